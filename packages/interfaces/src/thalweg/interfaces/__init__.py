@@ -1,0 +1,95 @@
+"""Value types and protocols that thalweg packages exchange; standard library only."""
+
+from thalweg.interfaces.backend import Backend, Event, Graph, Stream, load_backend
+from thalweg.interfaces.cache import BlobStore, BlockAllocator, CacheLayout, CacheViews, Fit, LayerSpan, PrefixIndex
+from thalweg.interfaces.draft import Drafter, StepTimeCurve, VerifyBudget
+from thalweg.interfaces.environment import Variable, parse_bool
+from thalweg.interfaces.errors import (
+    BackendUnavailableError,
+    CapacityError,
+    CheckpointError,
+    ConfigError,
+    InvariantError,
+    PeerDiedError,
+    RequestError,
+    ThalwegError,
+)
+from thalweg.interfaces.experts import ExpertLoad, Placement
+from thalweg.interfaces.grammar import GrammarCompiler, Matcher
+from thalweg.interfaces.ids import BlockId, Rank, SequenceId, SlotId
+from thalweg.interfaces.parallel import Communicator, ParallelConfig
+from thalweg.interfaces.request import (
+    CompletionOutput,
+    FinishReason,
+    GrammarSpec,
+    Request,
+    RequestMetrics,
+    RequestOutput,
+    SamplingParams,
+)
+from thalweg.interfaces.scheduler import AsynchronousScheduler, Ballot, Scheduler, VoteRound
+from thalweg.interfaces.step import (
+    SequenceStatus,
+    StepCorrection,
+    StepKind,
+    StepOutcome,
+    StepPlan,
+    StepResult,
+    StepStats,
+)
+
+__all__ = [
+    "AsynchronousScheduler",
+    "Backend",
+    "BackendUnavailableError",
+    "Ballot",
+    "BlobStore",
+    "BlockAllocator",
+    "BlockId",
+    "CacheLayout",
+    "CacheViews",
+    "CapacityError",
+    "CheckpointError",
+    "Communicator",
+    "CompletionOutput",
+    "ConfigError",
+    "Drafter",
+    "Event",
+    "ExpertLoad",
+    "FinishReason",
+    "Fit",
+    "GrammarCompiler",
+    "GrammarSpec",
+    "Graph",
+    "InvariantError",
+    "LayerSpan",
+    "Matcher",
+    "ParallelConfig",
+    "PeerDiedError",
+    "Placement",
+    "PrefixIndex",
+    "Rank",
+    "Request",
+    "RequestError",
+    "RequestMetrics",
+    "RequestOutput",
+    "SamplingParams",
+    "Scheduler",
+    "SequenceId",
+    "SequenceStatus",
+    "SlotId",
+    "StepCorrection",
+    "StepKind",
+    "StepOutcome",
+    "StepPlan",
+    "StepResult",
+    "StepStats",
+    "StepTimeCurve",
+    "Stream",
+    "ThalwegError",
+    "Variable",
+    "VerifyBudget",
+    "VoteRound",
+    "load_backend",
+    "parse_bool",
+]

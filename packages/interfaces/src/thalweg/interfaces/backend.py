@@ -1,0 +1,85 @@
+"""The contract of a device backend, and its lookup by name.
+
+Backends register under the entry-point group `thalweg.backends`; nothing is imported before one is asked for.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+from thalweg.interfaces.errors import BackendUnavailableError
+
+ENTRY_POINT_GROUP = "thalweg.backends"
+BACKEND_NAMES = ("cpu", "sm90", "sm100", "ascend")
+
+
+class Event(Protocol):
+    """A point in a stream."""
+
+    def done(self) -> bool:
+        """Whether everything before the event has finished."""
+
+    def wait(self) -> None:
+        """Block the calling thread until it has."""
+
+
+class Stream(Protocol):
+    """An ordered queue of device work."""
+
+    def record(self) -> Event:
+        """Mark the current end of the queue."""
+
+    def wait(self, event: Event) -> None:
+        """Hold later work of this stream until the event has passed."""
+
+
+class Graph(Protocol):
+    """A captured sequence of device work."""
+
+    def replay(self) -> None:
+        """Run it again on the current contents of its buffers."""
+
+
+class Backend(Protocol):
+    """One kind of device: where tensors live and how work is ordered. Tensors are torch tensors."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def device(self) -> Any: ...
+
+    @property
+    def registry(self) -> Any:
+        """The kernel registry that serves this backend's ops."""
+
+    def empty(self, shape: Sequence[int], dtype: Any, *, pinned: bool = False) -> Any:
+        """An uninitialised tensor on the device, or in pinned host memory."""
+
+    def stream(self) -> Stream: ...
+
+    def copy_to_host(self, tensor: Any) -> tuple[Any, Event]:
+        """A host copy that is valid once the event has passed."""
+
+    def no_host_sync(self) -> AbstractContextManager[None]:
+        """Forbid host synchronisation inside the context."""
+
+    def capture(self, fn: Callable[[], None]) -> Graph | None:
+        """Capture `fn` as a graph; None where graphs do not exist."""
+
+
+def load_backend(name: str) -> Backend:
+    """Instantiate the backend registered under this name.
+
+    Raises BackendUnavailableError when no installed distribution provides it.
+    """
+    entry_points = importlib.metadata.entry_points(group=ENTRY_POINT_GROUP)
+    for entry_point in entry_points:
+        if entry_point.name == name:
+            backend: Backend = entry_point.load()()
+            return backend
+    installed = ", ".join(sorted({entry_point.name for entry_point in entry_points})) or "none"
+    raise BackendUnavailableError(f"no backend {name!r} is installed; installed: {installed}")

@@ -1,0 +1,1 @@
+"""Kernel registry and torch reference ops for DeepSeek-V4.1."""

@@ -1,0 +1,3 @@
+"""The version; the build reads it from here."""
+
+__version__ = "0.0.1"

@@ -1,0 +1,1 @@
+"""A small trained checkpoint of the DeepSeek-V4.1-Flash architecture, as package data."""
