@@ -1,0 +1,71 @@
+"""The command line, the table and the JSON file that every benchmark script shares."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from importlib import metadata
+from pathlib import Path
+
+Row = Mapping[str, float | int | str]
+
+
+def arguments(description: str) -> argparse.ArgumentParser:
+    """A parser with the options of every benchmark: --smoke and --json."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--smoke", action="store_true", help="smallest size: shows that it runs, not how fast")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the rows to FILE")
+    return parser
+
+
+def publish(rows: Sequence[Row], json_file: Path | None = None) -> None:
+    """Print the environment and the rows as a table, and write both to the file if one is given."""
+    environment = describe_environment()
+    print(" · ".join(f"{key} {value}" for key, value in environment.items()))
+    print(render_table(rows))
+    if json_file is not None:
+        json_file.write_text(json.dumps({"environment": environment, "rows": list(rows)}, indent=1) + "\n")
+
+
+def render_table(rows: Sequence[Row]) -> str:
+    """A markdown table; numbers get three significant digits."""
+    header = list(rows[0])
+    cells = [[format_cell(row[key]) for key in header] for row in rows]
+    widths = [max(len(line[i]) for line in [header, *cells]) for i in range(len(header))]
+    lines = [header, ["-" * width for width in widths], *cells]
+    return "\n".join(
+        "| " + " | ".join(text.ljust(w) for text, w in zip(line, widths, strict=True)) + " |" for line in lines
+    )
+
+
+def format_cell(value: float | int | str) -> str:
+    if isinstance(value, float):
+        return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+    return str(value)
+
+
+def describe_environment() -> dict[str, str]:
+    """Commit, device and versions: what a reader needs to compare two runs."""
+    git = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, cwd=Path(__file__).parent
+    )
+    result = {"commit": git.stdout.strip() or "unknown", "device": device_name(), "cores": str(os.cpu_count())}
+    result["python"] = platform.python_version()
+    if "torch" in sys.modules:
+        result["torch"] = metadata.version("torch")
+    return result
+
+
+def device_name() -> str:
+    """The processor's own name where the system tells it."""
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.is_file():
+        for line in cpuinfo.read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    return platform.processor() or platform.machine()

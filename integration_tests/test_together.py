@@ -1,0 +1,33 @@
+import importlib
+import importlib.metadata as md
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+COMPONENTS = ("cache", "engine", "interfaces", "kernels", "model", "scheduler", "tiny")
+
+
+def test_installed_versions_satisfy_declared_ranges() -> None:
+    installed = {canonicalize_name(x.metadata["Name"]) for x in md.distributions()}
+    names = [name for name in installed if name.startswith("thalweg")]
+    assert {f"thalweg-{component}" for component in COMPONENTS} <= set(names)
+    for name in names:
+        for line in md.requires(name) or []:
+            requirement = Requirement(line)
+            if requirement.marker is None and canonicalize_name(requirement.name) in names:
+                assert requirement.specifier.contains(md.version(requirement.name)), (name, line)
+
+
+@pytest.mark.parametrize("component", COMPONENTS)
+def test_every_component_imports_and_lists_its_public_names(component: str) -> None:
+    module = importlib.import_module(f"thalweg.{component}")
+    assert module.__file__
+    assert [name for name in module.__all__ if not hasattr(module, name)] == []
+
+
+@pytest.mark.parametrize("component", COMPONENTS)
+def test_every_component_ships_its_types(component: str) -> None:
+    package = importlib.import_module(f"thalweg.{component}").__path__[0]
+    assert (Path(package) / "py.typed").is_file()

@@ -1,0 +1,273 @@
+"""Sessions of the workspace; `nox -l` lists them.
+
+Sessions that need the whole engine share one environment, made by the session `workspace`: torch and the C++ extension
+are installed once. The per-component sessions have their own, which proves that a component's declared dependencies
+suffice.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import nox
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+nox.options.default_venv_backend = "virtualenv"
+nox.options.reuse_venv = "yes"
+nox.options.sessions = ["lint", "typecheck", "tests"]
+
+ROOT = Path(__file__).parent
+CPU = ROOT / "constraints" / "cpu.txt"
+WORKSPACE = ROOT / ".nox" / "workspace"
+REPORTS = ROOT / ".nox" / "reports"
+PURE_BUILD = ("hatchling>=1.27", "editables")
+NATIVE_BUILD = ("scikit-build-core[hatchling]>=1.1", "pybind11>=3.0,<4", "cmake>=3.24", "ninja")
+TEST_TOOLS = ("pytest>=8", "pytest-xdist>=3.6", "hypothesis>=6.100")
+
+PROJECTS = {
+    path.parent.name: nox.project.load_toml(path)["project"] for path in sorted(ROOT.glob("packages/*/pyproject.toml"))
+}
+FOLDER_OF = {canonicalize_name(project["name"]): folder for folder, project in PROJECTS.items()}
+COMPONENTS = [folder for folder in PROJECTS if folder != "meta"]
+
+
+def closure(folder: str) -> list[str]:
+    """The folder's workspace dependencies, dependencies first, then the folder itself."""
+    order: list[str] = []
+
+    def visit(name: str) -> None:
+        for line in PROJECTS[name].get("dependencies", []):
+            inner = FOLDER_OF.get(canonicalize_name(Requirement(line).name))
+            if inner is not None and inner not in order:
+                visit(inner)
+        order.append(name)
+
+    visit(folder)
+    return order
+
+
+def target(folder: str) -> str:
+    """The path to install, with the extra that its tests need."""
+    extra = "[test]" if "test" in PROJECTS[folder].get("optional-dependencies", {}) else ""
+    return f"packages/{folder}{extra}"
+
+
+def install_workspace(session: nox.Session, *folders: str, extra: tuple[str, ...] = ()) -> None:
+    """Install workspace packages editable, in one resolution, so that none is looked for on the registry."""
+    session.env["PIP_CONSTRAINT"] = str(CPU)
+    session.env["SKBUILD_CMAKE_DEFINE"] = "THALWEG_WERROR=ON"
+    wanted = dict.fromkeys(name for folder in folders for name in closure(folder))
+    targets = [arg for name in wanted for arg in ("-e", target(name))]
+    session.install(*PURE_BUILD, *(NATIVE_BUILD if "scheduler" in wanted else ()))
+    session.install("--no-build-isolation", *targets, *extra)
+    session.run("python", "tools/check_environment.py", silent=True)
+
+
+def fingerprint() -> str:
+    """Changes whenever the shared environment has to be installed again."""
+    digest = hashlib.sha256()
+    inputs = [*ROOT.glob("packages/*/pyproject.toml"), *ROOT.glob("packages/*/src/thalweg/*/__about__.py"), CPU]
+    inputs += [ROOT / "noxfile.py", ROOT / "packages/scheduler/CMakeLists.txt"]
+    inputs += [path for path in ROOT.glob("packages/scheduler/cpp/**/*") if path.is_file()]
+    for path in sorted(inputs):
+        digest.update(str(path.relative_to(ROOT)).encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()
+
+
+@nox.session(default=False)
+def workspace(session: nox.Session) -> None:
+    """Install every package, editable, into the environment that the other sessions share."""
+    stamp = WORKSPACE / "installed"
+    library = any(ROOT.glob("packages/scheduler/src/thalweg/scheduler/_core*"))
+    if library and stamp.is_file() and stamp.read_text() == fingerprint():
+        session.log("up to date")
+        return
+    stamp.unlink(missing_ok=True)
+    install_workspace(session, *COMPONENTS, extra=(*TEST_TOOLS, "mypy>=2", "packaging"))
+    stamp.write_text(fingerprint())
+
+
+def run_python(session: nox.Session, *arguments: str, env: dict[str, str] | None = None) -> None:
+    """Run the shared environment's Python."""
+    session.run(str(WORKSPACE / "bin" / "python"), *arguments, external=True, env=env)
+
+
+def run_pytest(session: nox.Session, *arguments: str) -> None:
+    """Two workers of one thread each: as fast as two cores allow, and no test depends on the thread count."""
+    report = f"--junitxml={REPORTS / session.name}.xml"
+    run_python(session, "-m", "pytest", "-n2", "--dist=worksteal", report, *arguments, env={"OMP_NUM_THREADS": "1"})
+
+
+@nox.session(venv_backend="none", requires=["workspace"])
+def quickstart(session: nox.Session) -> None:
+    """Generate text with the embedded checkpoint."""
+    run_python(session, "examples/quickstart.py", *session.posargs)
+
+
+@nox.session(venv_backend="none", requires=["workspace"])
+def tests(session: nox.Session) -> None:
+    """Every unit test of every component."""
+    run_pytest(session, *(f"packages/{name}/tests" for name in COMPONENTS), "--ignore-glob=*/soak/*", *session.posargs)
+
+
+@nox.session(venv_backend="none", requires=["workspace"])
+def integration(session: nox.Session) -> None:
+    """Components together, the README examples and the benchmarks at their smallest size."""
+    run_pytest(session, "integration_tests", "--ignore-glob=*/soak/*", *session.posargs)
+
+
+def register_component(folder: str) -> None:
+    """The sessions `tests-<folder>` and, where there are long random runs, `soak-<folder>`."""
+
+    @nox.session(name=f"tests-{folder}", tags=["tests"], default=False)
+    def component_tests(session: nox.Session) -> None:
+        install_workspace(session, folder, extra=TEST_TOOLS)
+        session.run("pytest", f"packages/{folder}/tests", "--ignore-glob=*/soak/*", *session.posargs)
+
+    if (ROOT / "packages" / folder / "tests" / "soak").is_dir():
+
+        @nox.session(name=f"soak-{folder}", venv_backend="none", requires=["workspace"], tags=["soak"], default=False)
+        def component_soak(session: nox.Session) -> None:
+            run_pytest(session, f"packages/{folder}/tests/soak", *session.posargs)
+
+
+for component in COMPONENTS:
+    register_component(component)
+
+
+@nox.session(name="soak-integration", venv_backend="none", requires=["workspace"], tags=["soak"], default=False)
+def soak_integration(session: nox.Session) -> None:
+    """The trained checkpoint on all its evaluation windows, and long random runs of the whole engine."""
+    run_pytest(session, "integration_tests/soak", *session.posargs)
+
+
+@nox.session
+def lint(session: nox.Session) -> None:
+    """Style and formatting."""
+    session.install("ruff==0.17.*")
+    session.run("ruff", "check", ".")
+    session.run("ruff", "format", "--check", ".")
+
+
+@nox.session(venv_backend="none", requires=["workspace"])
+def typecheck(session: nox.Session) -> None:
+    """Strict mypy over every component."""
+    run_python(session, "-m", "mypy", *(arg for name in COMPONENTS for arg in ("-p", f"thalweg.{name}")))
+
+
+@nox.session(venv_backend="none", requires=["workspace"], default=False)
+def stubs(session: nox.Session) -> None:
+    """Compare the committed stub of the extension with the built one."""
+    allowed = "packages/scheduler/stubtest_allowlist.txt"
+    run_python(session, "-m", "mypy.stubtest", "--allowlist", allowed, "thalweg.scheduler._core")
+
+
+@nox.session(venv_backend="none", requires=["workspace"], default=False)
+def example(session: nox.Session) -> None:
+    """Run every script of examples."""
+    for script in sorted(Path("examples").glob("*.py")):
+        run_python(session, str(script))
+
+
+@nox.session(venv_backend="none", requires=["workspace"], default=False)
+def bench(session: nox.Session) -> None:
+    """Run the benchmarks named after `--`, or all of them."""
+    for script in session.posargs or [str(path) for path in sorted(Path("benchmarks").glob("*_*.py"))]:
+        run_python(session, script)
+
+
+@nox.session
+def docs(session: nox.Session) -> None:
+    """Build the documentation site; warnings are errors."""
+    session.install("mkdocs-material", "mkdocstrings[python]")
+    session.run("mkdocs", "build", "--strict", "--quiet")
+
+
+@nox.session
+def build(session: nox.Session) -> None:
+    """Build an sdist and a wheel of every package, then use the wheels alone in a fresh environment."""
+    session.env["PIP_CONSTRAINT"] = str(CPU)
+    session.install("build", "twine", *PURE_BUILD, *NATIVE_BUILD)
+    out = ROOT / "dist"
+    for stale in out.glob("*"):
+        stale.unlink()
+    for folder in PROJECTS:
+        command = ("python", "-m", "build", "--no-isolation", "--outdir", str(out), f"packages/{folder}")
+        session.run(*command, silent=True)
+    session.run("twine", "check", "--strict", *(str(file) for file in sorted(out.iterdir())), silent=True)
+    check_each_wheel_alone(session, out)
+    fresh = Path(session.create_tmp()) / "fresh"
+    python = make_environment(session, fresh, out, "thalweg", "pytest", "packaging")
+    session.run(python, "tools/check_environment.py", external=True)
+    report = f"--junitxml={REPORTS / 'build'}.xml"
+    tests = ("integration_tests/test_together.py", "integration_tests/test_wheels.py")
+    run = (python, "-m", "pytest", "-q", "-p", "no:cacheprovider", report, *tests)
+    session.run(*run, external=True, env={"THALWEG_TEST_WHEELS": "1"})
+
+
+def make_environment(session: nox.Session, where: Path, wheels: Path, *requirements: str) -> str:
+    """A fresh environment outside the source tree's reach; returns its Python."""
+    session.run("python", "-m", "venv", "--clear", str(where))
+    python = str(where / "bin" / "python")
+    session.run(python, "-m", "pip", "install", "--find-links", str(wheels), *requirements, external=True, silent=True)
+    return python
+
+
+def check_each_wheel_alone(session: nox.Session, wheels: Path) -> None:
+    """Components without torch are installed and imported one by one; the others come with the meta-package."""
+    for folder in COMPONENTS:
+        needs = {Requirement(line).name for name in closure(folder) for line in PROJECTS[name].get("dependencies", [])}
+        if "torch" in needs:
+            continue
+        where = Path(session.create_tmp()) / f"alone-{folder}"
+        python = make_environment(session, where, wheels, PROJECTS[folder]["name"])
+        session.run(python, "-c", f"import thalweg.{folder}; print(thalweg.{folder}.__file__)", external=True)
+
+
+@nox.session(name="build-alone", default=False)
+def build_alone(session: nox.Session) -> None:
+    """Install every component's wheel from `dist` into an environment of its own and import it; needs `build` first."""
+    session.env["PIP_CONSTRAINT"] = str(CPU)
+    for folder in COMPONENTS:
+        where = Path(session.create_tmp()) / f"alone-{folder}"
+        python = make_environment(session, where, ROOT / "dist", PROJECTS[folder]["name"])
+        session.run(python, "-c", f"import thalweg.{folder}; print(thalweg.{folder}.__file__)", external=True)
+
+
+@nox.session(name="rebuild-scheduler", venv_backend="none", default=False)
+def rebuild_scheduler(session: nox.Session) -> None:
+    """Recompile what changed and put the extension back in place."""
+    for folder in sorted(Path("packages/scheduler/build").glob("cp*")):
+        session.run("cmake", "--build", str(folder), "--target", "install", external=True)
+
+
+@nox.session(name="sanitize-scheduler", default=False)
+def sanitize_scheduler(session: nox.Session) -> None:
+    """C++ unit tests under AddressSanitizer and UBSan."""
+    session.install("cmake>=3.24", "ninja", "pybind11>=3.0,<4")
+    folder = session.create_tmp()
+    config = session.run("python", "-m", "pybind11", "--cmakedir", silent=True)
+    options = {
+        "pybind11_DIR": str(config).strip(),
+        "SKBUILD_PROJECT_NAME": "thalweg_scheduler",
+        "SKBUILD_PROJECT_VERSION": "0.0.0",
+        "SKBUILD_PROJECT_VERSION_FULL": "0.0.0",
+        "CMAKE_BUILD_TYPE": "RelWithDebInfo",
+        "THALWEG_BUILD_TESTS": "ON",
+        "THALWEG_WERROR": "ON",
+        "THALWEG_SANITIZE": "address,undefined",
+    }
+    flags = [f"-D{name}={value}" for name, value in options.items()]
+    session.run("cmake", "-S", "packages/scheduler", "-B", folder, "-G", "Ninja", *flags)
+    session.run("cmake", "--build", folder)
+    session.run("ctest", "--test-dir", folder, "--output-on-failure")
+
+
+@nox.session(venv_backend="none", default=False)
+def dev(session: nox.Session) -> None:
+    """Print the commands that set up an editable environment by hand."""
+    session.log("pip install -c constraints/cpu.txt %s", " ".join([*PURE_BUILD, *NATIVE_BUILD]))
+    packages = " ".join(f"-e packages/{name}" for name in PROJECTS)
+    session.log("pip install -c constraints/cpu.txt --no-build-isolation %s", packages)
