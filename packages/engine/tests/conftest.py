@@ -1,0 +1,40 @@
+"""Fixtures shared by the engine's tests."""
+
+import pytest
+import tokenizers
+from tokenizers import AddedToken, decoders, models, pre_tokenizers, trainers
+
+from thalweg.engine.tokenizer import Tokenizer
+
+TRAINING_TEXT = [
+    "the quick brown fox jumps over the lazy dog, again and again",
+    "ゆるやかな谷底をたどる川の流れ、天気は晴れ",
+    "河流沿着山谷最低处前行，春水初生",  # noqa: RUF001
+    "🌊🚣‍♀️ 👩‍👩‍👧‍👦 🏞️ naïve café Ünïcödé",
+]
+
+
+def build_byte_level(vocab_size: int = 420) -> tokenizers.Tokenizer:
+    """A byte-level BPE trained on the spot: specials at 0..2, then one added token that is not special."""
+    tokenizer = tokenizers.Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        show_progress=False,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        special_tokens=["<｜begin▁of▁sentence｜>", "<｜end▁of▁sentence｜>", "<｜▁pad▁｜>"],  # noqa: RUF001
+    )
+    tokenizer.train_from_iterator(TRAINING_TEXT, trainer)
+    tokenizer.add_tokens([AddedToken("<｜User｜>", special=False), AddedToken("<think>", special=False)])  # noqa: RUF001
+    return tokenizer
+
+
+@pytest.fixture(scope="session")
+def raw_tokenizer() -> tokenizers.Tokenizer:
+    return build_byte_level()
+
+
+@pytest.fixture(scope="session")
+def tokenizer(raw_tokenizer: tokenizers.Tokenizer) -> Tokenizer:
+    return Tokenizer(raw_tokenizer, bos_token_id=0, eos_token_id=1, pad_token_id=2, vocab_size=512)
