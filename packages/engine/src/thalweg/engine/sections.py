@@ -1,0 +1,126 @@
+"""The sections of the engine configuration that the engine itself owns, each with its own checks."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from thalweg.interfaces import ConfigError
+from thalweg.interfaces.backend import BACKEND_NAMES
+
+
+def require_choice(name: str, value: object, choices: tuple[object, ...]) -> None:
+    """Raise ConfigError unless the value is one of the choices."""
+    if value not in choices:
+        accepted = " or ".join(repr(choice) for choice in choices)
+        raise ConfigError(f"{name} is {value!r}; it must be {accepted}")
+
+
+def require_bool(name: str, value: object) -> None:
+    """Raise ConfigError unless the value is a bool."""
+    if not isinstance(value, bool):
+        raise ConfigError(f"{name} is {value!r}; it must be True or False")
+
+
+def require_default(name: str, value: object, default: object, reason: str) -> None:
+    """Raise ConfigError for an option whose feature does not exist yet and that is not at its default."""
+    if value != default:
+        raise ConfigError(f"{name} is {value!r}; only {default!r} is accepted, {reason}")
+
+
+def is_int(value: object) -> bool:
+    """Whether this is an int and not a bool."""
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheConfig:
+    """How much memory the cache gets: a number of blocks, or a share of the device's memory."""
+
+    num_blocks: int | None = None
+    """Cache blocks, the null block included. None: as many as full use needs, within the memory fraction."""
+    memory_fraction: float | None = None
+    """Share of the device memory that cache blocks and state slots may take. None: 0.5 on the CPU."""
+    slot_ratio: float = 1.2
+    """State slots per sequence that may run; the margin is for half-prefilled sequences and delayed releases."""
+
+    def __post_init__(self) -> None:
+        if self.num_blocks is not None:
+            if not is_int(self.num_blocks) or self.num_blocks < 2:
+                raise ConfigError(f"num_blocks is {self.num_blocks!r}; it must be None or an integer of at least 2")
+            if self.memory_fraction is not None:
+                raise ConfigError(
+                    f"num_blocks is {self.num_blocks} and memory_fraction is {self.memory_fraction!r}; give one of them"
+                )
+        fraction = self.memory_fraction
+        if fraction is not None and not (_is_number(fraction) and 0 < fraction <= 1):
+            raise ConfigError(f"memory_fraction is {fraction!r}; it must be None or in (0, 1]")
+        if not (_is_number(self.slot_ratio) and self.slot_ratio >= 1):
+            raise ConfigError(f"slot_ratio is {self.slot_ratio!r}; it must be at least 1.0")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpeculationConfig:
+    """How drafts are proposed and verified. This version has no drafter, so every option stays at its default."""
+
+    draft_length: int | None = None
+    """Draft tokens per step. None: what the checkpoint's drafter proposes, 0 without a drafter."""
+    variable_length: bool = False
+    verification: Literal["rejection", "coupled"] = "rejection"
+    draft_positions: Literal["per_step", "absolute"] = "per_step"
+    confidence_temperatures: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        reason = "this version has no drafter"
+        if self.draft_length is not None and (not is_int(self.draft_length) or self.draft_length != 0):
+            raise ConfigError(f"draft_length is {self.draft_length!r}; only None or 0 is accepted, {reason}")
+        require_bool("variable_length", self.variable_length)
+        require_choice("verification", self.verification, ("rejection", "coupled"))
+        require_choice("draft_positions", self.draft_positions, ("per_step", "absolute"))
+        require_default("variable_length", self.variable_length, False, reason)
+        require_default("verification", self.verification, "rejection", reason)
+        require_default("draft_positions", self.draft_positions, "per_step", reason)
+        require_default("confidence_temperatures", tuple(self.confidence_temperatures), (), reason)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackendConfig:
+    """Which device runs the model and which implementation serves each op."""
+
+    name: str = "cpu"
+    kernels: tuple[tuple[str, str], ...] = ()
+    """(op, provider) pairs that override the selection of the kernel registry."""
+    batch_invariant: bool = False
+    """Demand logits that do not depend on the batch; the CPU backend always delivers that."""
+    graphs: bool = True
+    """Capture decode steps as graphs where the backend has graphs; the CPU has none."""
+
+    def __post_init__(self) -> None:
+        require_choice("backend", self.name, BACKEND_NAMES)
+        if not isinstance(self.kernels, tuple) or not all(_is_pair(pair) for pair in self.kernels):
+            raise ConfigError(f"kernels is {self.kernels!r}; it must be (op, provider) pairs of strings")
+        require_bool("batch_invariant", self.batch_invariant)
+        require_bool("graphs", self.graphs)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayConfig:
+    """Bounded replay of long prompts: not available in this version, so only `off`."""
+
+    mode: Literal["off", "mask", "compact"] = "off"
+    keep_tokens: int = 0
+
+    def __post_init__(self) -> None:
+        reason = "this version has no bounded replay"
+        require_choice("replay", self.mode, ("off", "mask", "compact"))
+        require_default("replay", self.mode, "off", reason)
+        require_default("replay_keep_tokens", self.keep_tokens, 0, reason)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _is_pair(value: object) -> bool:
+    return isinstance(value, tuple) and len(value) == 2 and all(isinstance(part, str) for part in value)

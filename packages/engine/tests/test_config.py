@@ -1,0 +1,126 @@
+import dataclasses
+
+import pytest
+
+from thalweg.engine.config import FIELDS, EngineConfig, Origin
+from thalweg.engine.sections import BackendConfig, CacheConfig
+from thalweg.interfaces import ConfigError
+from thalweg.scheduler.config import SchedulerConfig
+
+
+def test_every_option_has_one_flat_name_and_reads_its_default() -> None:
+    names = [option.name for option in FIELDS]
+    assert len(set(names)) == len(names)
+    assert [line.field.name for line in EngineConfig().resolved()] == names
+
+
+def test_the_table_covers_every_option_of_every_section() -> None:
+    covered = {(option.section, option.attribute) for option in FIELDS}
+    sections = {option.section for option in FIELDS if option.section}
+    for section in sections:
+        for attribute in dataclasses.fields(getattr(EngineConfig(), section)):
+            assert (section, attribute.name) in covered
+    own = {attribute.name for attribute in dataclasses.fields(EngineConfig)} - sections - {"origins"}
+    assert {("", name) for name in own} <= covered
+
+
+def test_an_argument_beats_the_environment_which_beats_the_default() -> None:
+    environ = {"THALWEG_MAX_MODEL_LEN": "512", "THALWEG_MAX_NUM_SEQS": "8"}
+    config = EngineConfig.build(environ=environ, max_num_seqs=4)
+    assert (config.scheduler.max_model_len, config.scheduler.max_num_seqs, config.seed) == (512, 4, 0)
+    assert config.origin("max_model_len") is Origin.ENVIRONMENT
+    assert config.origin("max_num_seqs") is Origin.ARGUMENT
+    assert config.origin("seed") is Origin.DEFAULT
+
+
+def test_the_constructor_reads_no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("THALWEG_SEED", "5")
+    assert EngineConfig(scheduler=SchedulerConfig(max_num_seqs=3)).seed == 0
+    assert EngineConfig.build().seed == 5
+
+
+def test_the_origin_of_a_section_given_whole_is_the_argument() -> None:
+    config = EngineConfig(cache=CacheConfig(num_blocks=9))
+    assert config.origin("num_blocks") is Origin.ARGUMENT
+    assert config.origin("slot_ratio") is Origin.DEFAULT
+
+
+def test_options_can_be_replaced_afterwards() -> None:
+    config = EngineConfig.build(environ={"THALWEG_SEED": "5"}).with_options(seed=6, num_blocks=12)
+    assert (config.seed, config.cache.num_blocks) == (6, 12)
+    assert config.origin("seed") is Origin.ARGUMENT
+
+
+def test_an_unknown_option_names_close_matches() -> None:
+    with pytest.raises(ConfigError, match="unknown option 'max_modl_len'; did you mean max_model_len"):
+        EngineConfig.build(environ={}, max_modl_len=5)
+    with pytest.raises(ConfigError, match="unknown option 'zzz'; known are arithmetic, "):
+        EngineConfig().with_options(zzz=5)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("seed", -1, "seed is -1; it must be an integer from 0"),
+        ("mode", "fast", "mode is 'fast'; it must be 'quant' or 'plain'"),
+        ("arithmetic", "bf16", "arithmetic is 'bf16'"),
+        ("model", 3, "model is 3; it must be None or a path"),
+        ("num_blocks", 1, "num_blocks is 1"),
+        ("memory_fraction", 1.5, "memory_fraction is 1.5"),
+        ("slot_ratio", 0.5, "slot_ratio is 0.5"),
+        ("max_num_seqs", 0, "max_num_seqs is 0"),
+        ("expert_parallel_size", 2, "expert is 2"),
+        ("draft_length", 5, "draft_length is 5; only None or 0 is accepted, this version has no drafter"),
+        ("variable_length", True, "variable_length is True; only False is accepted"),
+        ("verification", "coupled", "verification is 'coupled'; only 'rejection' is accepted"),
+        ("backend", "tpu", "backend is 'tpu'; it must be 'cpu' or"),
+        ("kernels", ("norm",), "kernels is"),
+        ("replay", "mask", "replay is 'mask'; only 'off' is accepted"),
+        ("replay_keep_tokens", 140, "replay_keep_tokens is 140"),
+        ("async_scheduling", True, "async_scheduling is True; only False is accepted"),
+    ],
+)
+def test_a_bad_value_names_the_option_and_what_is_accepted(name: str, value: object, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        EngineConfig.build(environ={}, **{name: value})
+
+
+def test_blocks_and_memory_fraction_exclude_each_other() -> None:
+    with pytest.raises(ConfigError, match="give one of them"):
+        EngineConfig.build(environ={}, num_blocks=8, memory_fraction=0.5)
+    config = EngineConfig.build(environ={"THALWEG_MEMORY_FRACTION": "0.3"}, num_blocks=8)
+    assert config.cache == CacheConfig(num_blocks=8)
+
+
+def test_a_bad_variable_is_named() -> None:
+    with pytest.raises(ConfigError, match="THALWEG_SEED is 'many'"):
+        EngineConfig.build(environ={"THALWEG_SEED": "many"})
+    with pytest.raises(ConfigError, match="THALWEG_MODE is 'fast': expected quant or plain"):
+        EngineConfig.build(environ={"THALWEG_MODE": "fast"})
+    with pytest.raises(ConfigError, match=r"max_num_seqs is 0; .*set by THALWEG_MAX_NUM_SEQS"):
+        EngineConfig.build(environ={"THALWEG_MAX_NUM_SEQS": "0"})
+
+
+def test_variables_of_every_kind_are_understood() -> None:
+    environ = {
+        "THALWEG_CHUNKED_PREFILL": "yes",
+        "THALWEG_MAX_NUM_BATCHED_TOKENS": "none",
+        "THALWEG_NUM_BLOCKS": "33",
+        "THALWEG_KERNELS": "rms_norm=reference,route=reference",
+        "THALWEG_CONFIDENCE_TEMPERATURES": "",
+    }
+    config = EngineConfig.build(environ=environ)
+    assert config.scheduler.chunked_prefill is True
+    assert config.scheduler.max_num_batched_tokens is None
+    assert config.cache.num_blocks == 33
+    assert config.backend == BackendConfig(kernels=(("rms_norm", "reference"), ("route", "reference")))
+
+
+def test_the_checkpoint_shortens_the_default_length_but_not_a_wanted_one() -> None:
+    config = EngineConfig.build(environ={}).for_checkpoint(max_position_embeddings=1000)
+    assert config.scheduler.max_model_len == 1000
+    assert config.origin("max_model_len") is Origin.CHECKPOINT
+    assert config.speculation.draft_length == 0
+    wanted = EngineConfig.build(environ={}, max_model_len=2000)
+    with pytest.raises(ConfigError, match="max_model_len is 2000; the checkpoint has max_position_embeddings 1000"):
+        wanted.for_checkpoint(max_position_embeddings=1000)
