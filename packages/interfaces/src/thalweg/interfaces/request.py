@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -142,30 +142,32 @@ class SamplingParams:
         put = object.__setattr__
         for name in ("stop", "bad_words"):
             value = getattr(self, name)
-            put(self, name, (value,) if isinstance(value, str) else tuple(value))
-        put(self, "stop_token_ids", tuple(self.stop_token_ids))
+            put(self, name, (value,) if isinstance(value, str) else _as_tuple(name, value, "strings"))
+        put(self, "stop_token_ids", _as_tuple("stop_token_ids", self.stop_token_ids, "token ids >= 0"))
         if self.seed is not None:
             if isinstance(self.seed, bool) or not isinstance(self.seed, int):
                 raise TypeError(f"seed is {self.seed!r}; it must be an int or None")
             put(self, "seed", self.seed % 2**64)
 
     def _check_numbers(self) -> None:
-        _require_number("temperature", self.temperature, self.temperature >= 0, ">= 0 and finite")
-        _require_number("top_p", self.top_p, 0 < self.top_p <= 1, "in (0, 1]")
-        _require_int("top_k", self.top_k, self.top_k == -1 or 1 <= self.top_k <= _MAX_INT32, "-1 or 1..2**31-1")
-        _require_int("max_tokens", self.max_tokens, 1 <= self.max_tokens <= _MAX_INT32, "1..2**31-1")
-        _require_int("min_tokens", self.min_tokens, 0 <= self.min_tokens <= self.max_tokens, "0..max_tokens")
+        _require_number("temperature", self.temperature, lambda value: value >= 0, ">= 0 and finite")
+        _require_number("top_p", self.top_p, lambda value: 0 < value <= 1, "in (0, 1]")
+        _require_int("top_k", self.top_k, lambda value: value == -1 or 1 <= value <= _MAX_INT32, "-1 or 1..2**31-1")
+        _require_int("max_tokens", self.max_tokens, lambda value: 1 <= value <= _MAX_INT32, "1..2**31-1")
+        _require_int("min_tokens", self.min_tokens, lambda value: 0 <= value <= self.max_tokens, "0..max_tokens")
         for name in ("logprobs", "prompt_logprobs"):
             value = getattr(self, name)
             if value is not None:
-                _require_int(name, value, 0 <= value <= _MAX_LOGPROBS, f"None or 0..{_MAX_LOGPROBS}")
+                _require_int(name, value, lambda value: 0 <= value <= _MAX_LOGPROBS, f"None or 0..{_MAX_LOGPROBS}")
+        if not isinstance(self.ignore_eos, bool):
+            raise ConfigError(f"ignore_eos is {self.ignore_eos!r}; it must be True or False")
 
     def _check_stops(self) -> None:
         for text in self.stop:
             if not isinstance(text, str) or not text:
                 raise ConfigError(f"stop contains {text!r}; every stop must be a non-empty string")
         for token_id in self.stop_token_ids:
-            _require_int("stop_token_ids", token_id, token_id >= 0, "a tuple of token ids >= 0")
+            _require_int("stop_token_ids", token_id, lambda value: value >= 0, "a tuple of token ids >= 0")
 
 
 _ALIASES = {
@@ -176,13 +178,20 @@ _ALIASES = {
 }
 
 
-def _require_number(name: str, value: object, holds: bool, accepted: str) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or not holds:
+def _as_tuple(name: str, value: object, items: str) -> tuple[Any, ...]:
+    if isinstance(value, bytes) or not isinstance(value, Iterable):
+        raise ConfigError(f"{name} is {value!r}; it must be a sequence of {items}")
+    return tuple(value)
+
+
+def _require_number(name: str, value: Any, holds: Callable[[float], bool], accepted: str) -> None:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not (is_number and -math.inf < value < math.inf and holds(value)):
         raise ConfigError(f"{name} is {value!r}; it must be {accepted}")
 
 
-def _require_int(name: str, value: object, holds: bool, accepted: str) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or not holds:
+def _require_int(name: str, value: object, holds: Callable[[int], bool], accepted: str) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not holds(value):
         raise ConfigError(f"{name} is {value!r}; it must be {accepted}")
 
 
