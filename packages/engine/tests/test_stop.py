@@ -104,3 +104,10 @@ def test_a_repetitive_stop_string_costs_linear_time() -> None:
     text, matched = feed(["a" * 5000 + "b"], ["a"] * 20_000)
     assert (len(text), matched) == (20_000, None)
     assert time.perf_counter() - start < 2.0
+
+
+def test_a_stop_string_that_may_not_stop_is_text_and_may_start_one_that_may() -> None:
+    checker = StopChecker(["aba"])
+    assert checker.push("xaba", can_stop=False) == "xab"
+    assert checker.push("ba.") == ""
+    assert (checker.matched, checker.text) == ("aba", "xab")

@@ -29,8 +29,11 @@ class StopChecker:
         """Everything released so far."""
         return self._text
 
-    def push(self, piece: str) -> str:
-        """Take more text; what can be shown now. After a match the text has ended and this is always empty."""
+    def push(self, piece: str, *, can_stop: bool = True) -> str:
+        """Take more text; what can be shown now. After a match the text has ended and this is always empty.
+
+        can_stop: whether a stop string may end in this piece; one that does although it may not is ordinary text.
+        """
         if self._matched is not None:
             return ""
         if not self._automata:
@@ -40,7 +43,9 @@ class StopChecker:
             for automaton in self._automata:
                 automaton.advance(character)
             for automaton in self._automata:
-                if automaton.has_match:
+                if automaton.has_match and not can_stop:
+                    automaton.ignore_match()
+                elif automaton.has_match:
                     self._matched = automaton.pattern
                     self._held = ""
                     return self._release(pending[: position - len(automaton.pattern)])
@@ -77,6 +82,9 @@ class _Automaton:
 
     def advance(self, character: str) -> None:
         self.length = _extend(self.pattern, self._borders, self.length, character)
+
+    def ignore_match(self) -> None:
+        self.length = self._borders[self.length]
 
     def reset(self) -> None:
         self.length = 0

@@ -1,0 +1,108 @@
+"""What the sampler needs to know about the rows of a step, in numpy.
+
+Letters: N sequences, S sampled rows (one per sequence of a prefill, one per query token of a decode step).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from thalweg.engine.requests import SamplingRow
+from thalweg.interfaces import StepKind, StepPlan
+
+ROW_POSITION_STRIDE = 10000019
+"""Later rows of a step use random streams far from those of any first row."""
+
+
+@dataclass(frozen=True, slots=True)
+class SamplerInputs:
+    """Rows to sample and the parameters of their sequences."""
+
+    selected_rows: NDArray[np.int64]
+    """[S] query rows whose logits are needed."""
+    sequence_rows: NDArray[np.int64]
+    """[S] the sequence of each sampled row."""
+    first_rows: NDArray[np.int64]
+    """[N] first sampled row of each sequence."""
+    temperatures: NDArray[np.float32]
+    """[N]"""
+    top_ps: NDArray[np.float32]
+    """[N]"""
+    top_ks: NDArray[np.int32]
+    """[N] -1 = all."""
+    seeds: NDArray[np.uint64]
+    """[N]"""
+    sample_positions: NDArray[np.int64]
+    """[N] absolute index of the token that the sequence's first sampled row generates."""
+    forbidden_rows: NDArray[np.int64]
+    """[F] sampled rows of the (row, token) pairs that must not be drawn."""
+    forbidden_ids: NDArray[np.int64]
+    """[F] token ids of those pairs."""
+
+    @property
+    def row_positions(self) -> NDArray[np.int64]:
+        """[S] position of each sampled row in its sequence's random stream."""
+        steps = np.arange(self.sequence_rows.size) - self.first_rows[self.sequence_rows]
+        positions: NDArray[np.int64] = self.sample_positions[self.sequence_rows] + ROW_POSITION_STRIDE * steps
+        return positions
+
+
+def build_sampler_inputs(plan: StepPlan, rows: Sequence[SamplingRow]) -> SamplerInputs:
+    """Sampler inputs of a plan; `rows` are its sequences in plan order.
+
+    Every chunk of a prefill samples its last row; what a chunk that does not end its prompt yields is dropped later.
+    """
+    counts = plan.query_lengths.astype(np.int64)
+    num_sequences = counts.size
+    contexts = plan.context_lengths.astype(np.int64)
+    if plan.kind is StepKind.PREFILL:
+        selected = np.cumsum(counts) - 1
+        sampled_per_sequence = np.ones_like(counts)
+        positions = contexts
+        makes_output = contexts >= plan.committed_lengths
+    else:
+        selected = np.arange(counts.sum())
+        sampled_per_sequence = counts
+        positions = contexts - counts + 1
+        makes_output = np.ones(num_sequences, np.bool_)
+    first_rows = np.cumsum(sampled_per_sequence) - sampled_per_sequence
+    forbidden_rows, forbidden_ids = _forbidden_pairs(
+        rows, first_rows, sampled_per_sequence, plan.committed_lengths - plan.prompt_lengths, makes_output
+    )
+    return SamplerInputs(
+        selected_rows=selected,
+        sequence_rows=np.repeat(np.arange(num_sequences), sampled_per_sequence),
+        first_rows=first_rows,
+        temperatures=np.array([row.temperature for row in rows], np.float32),
+        top_ps=np.array([row.top_p for row in rows], np.float32),
+        top_ks=np.array([row.top_k for row in rows], np.int32),
+        seeds=np.array([row.seed for row in rows], np.uint64),
+        sample_positions=positions,
+        forbidden_rows=forbidden_rows,
+        forbidden_ids=forbidden_ids,
+    )
+
+
+def _forbidden_pairs(
+    rows: Sequence[SamplingRow],
+    first_rows: NDArray[np.int64],
+    num_rows: NDArray[np.int64],
+    num_output_tokens: NDArray[np.int32],
+    makes_output: NDArray[np.bool_],
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """(sampled row, token) pairs of sequences that may not end yet: row j generates output token `out + j`."""
+    pair_rows: list[NDArray[np.int64]] = []
+    pair_ids: list[NDArray[np.int64]] = []
+    for index, row in enumerate(rows):
+        count = min(int(num_rows[index]), row.min_tokens - int(num_output_tokens[index]))
+        if count > 0 and makes_output[index]:
+            protected = np.arange(first_rows[index], first_rows[index] + count)
+            pair_rows.append(np.repeat(protected, row.forbidden_ids.size))
+            pair_ids.append(np.tile(row.forbidden_ids, count))
+    if not pair_rows:
+        return np.zeros(0, np.int64), np.zeros(0, np.int64)
+    return np.concatenate(pair_rows), np.concatenate(pair_ids)
