@@ -1,0 +1,290 @@
+"""Records of the cache: encode rows into pages, decode them back, by flat slot or by load plan.
+
+A view is uint8 [pages, entries, 1, record_bytes]; pages may lie any distance apart (one page of one layer inside a block or
+a state slot). The flat slot of an entry is page * entries + entry; slot -1 stores nothing and reads zeros. Every function
+takes the record format explicitly: equal byte counts can mean different formats.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Any
+
+import torch
+
+from thalweg.interfaces import ConfigError
+from thalweg.kernels.reference import quant
+
+
+class RecordFormat(enum.Enum):
+    """How one cached row is written as bytes."""
+
+    FP4_MAIN = "fp4_main"
+    """e2m1 elements, one e4m3 scale per 16; each entry is [data | scales]."""
+    MXFP8 = "mxfp8"
+    """e4m3 elements, one power-of-two scale per 32; each entry is [data | scales]."""
+    MXFP4_INDEX = "mxfp4_index"
+    """e2m1 elements, one power-of-two scale per 32; a page is [data of all entries | scales of all entries]."""
+    FLOAT64 = "float64"
+    """The row itself, without rounding (plain mode)."""
+
+    @property
+    def is_block_split(self) -> bool:
+        """Whether a page keeps all data first and all scales after them."""
+        return self is RecordFormat.MXFP4_INDEX
+
+    @property
+    def group(self) -> int:
+        """Elements that share a scale; 1 when there is none."""
+        return {RecordFormat.FP4_MAIN: 16, RecordFormat.FLOAT64: 1}.get(self, 32)
+
+    def data_bytes(self, width: int) -> int:
+        """Bytes of the elements of a row of `width`."""
+        self._check_width(width)
+        if self is RecordFormat.FLOAT64:
+            return 8 * width
+        return width if self is RecordFormat.MXFP8 else width // 2
+
+    def scale_bytes(self, width: int) -> int:
+        """Bytes of the scales of a row of `width`."""
+        self._check_width(width)
+        return 0 if self is RecordFormat.FLOAT64 else width // self.group
+
+    def record_bytes(self, width: int) -> int:
+        """Bytes of one entry of `width` elements."""
+        return self.data_bytes(width) + self.scale_bytes(width)
+
+    def width(self, record_bytes: int) -> int:
+        """Elements of an entry of `record_bytes`; a ConfigError if no width of this format has that many."""
+        width = Fraction(record_bytes) / _BYTES_PER_ELEMENT[self]
+        if width.denominator != 1 or width < 1 or width % self.group != 0:
+            raise ConfigError(f"record of {record_bytes} bytes is no {self.name} record of any width")
+        return int(width)
+
+    def _check_width(self, width: int) -> None:
+        if width < 1 or width % self.group != 0:
+            raise ConfigError(f"width is {width}; {self.name} needs a positive multiple of {self.group}")
+
+
+_BYTES_PER_ELEMENT = {
+    RecordFormat.FP4_MAIN: Fraction(9, 16),
+    RecordFormat.MXFP8: Fraction(33, 32),
+    RecordFormat.MXFP4_INDEX: Fraction(17, 32),
+    RecordFormat.FLOAT64: Fraction(8),
+}
+_RELEASED = {288: RecordFormat.FP4_MAIN, 528: RecordFormat.MXFP8, 68: RecordFormat.MXFP4_INDEX}
+
+
+def identify_format(record_bytes: int, width: int | None = None) -> RecordFormat:
+    """The format of records of `record_bytes`: of that width, or, without one, of the released model.
+
+    Raises ConfigError for anything else: 132 bytes would be two legacy index formats, 584 and 592 older models' records.
+    """
+    if width is None:
+        if record_bytes not in _RELEASED:
+            raise ConfigError(
+                f"record of {record_bytes} bytes has no format of its own; 288 (FP4_MAIN), 528 (MXFP8) and "
+                "68 (MXFP4_INDEX) have, any other needs its width or format"
+            )
+        return _RELEASED[record_bytes]
+    for record_format, per_element in _BYTES_PER_ELEMENT.items():
+        if per_element * width == record_bytes:
+            return record_format
+    raise ConfigError(f"record of {record_bytes} bytes fits no format at width {width}")
+
+
+def store_records(
+    view: torch.Tensor,
+    slots: torch.Tensor,
+    rows: torch.Tensor,
+    record_format: RecordFormat,
+    *,
+    refuse_nan: bool = False,
+) -> None:
+    """Encode rows into their slots; bytes of other slots stay.
+
+    view: uint8 [pages, entries, 1, record_bytes], written in place. slots: int [n] flat slots, -1 = skip; slots are
+    distinct (of equal ones, as of placeholder rows, one row wins). rows: float [n, D] (FLOAT64: stored as float64).
+    A NaN element of a quantised format is written as 0, or refused with a ConfigError if `refuse_nan`.
+    """
+    entries = _check_view(view, record_format)
+    width = record_format.width(view.shape[3])
+    if rows.dim() != 2 or rows.shape[1] != width or slots.numel() != rows.shape[0]:
+        raise ConfigError(
+            f"rows are {tuple(rows.shape)} for {slots.numel()} slots; records of {view.shape[3]} bytes need "
+            f"[{slots.numel()}, {width}]"
+        )
+    _check_slots(slots, view.shape[0] * entries)
+    kept = (slots >= 0).nonzero()[:, 0]
+    flat, rows = slots[kept].long(), rows[kept]
+    data, scales = _encode(rows, record_format, refuse_nan)
+    page, entry = flat // entries, flat % entries
+    if record_format.is_block_split:
+        data_view, scale_view = _split_page(view, record_format)
+        data_view[page, entry] = data
+        scale_view[page, entry] = scales
+    else:
+        view[page, entry, 0] = torch.cat((data, scales), dim=1)
+
+
+def store_mxfp8(view: torch.Tensor, slots: torch.Tensor, rows: torch.Tensor, *, refuse_nan: bool = False) -> None:
+    """`store_records` of MXFP8 records: window rings, and main KV when it is not FP4."""
+    store_records(view, slots, rows, RecordFormat.MXFP8, refuse_nan=refuse_nan)
+
+
+def store_fp4_e4m3(view: torch.Tensor, slots: torch.Tensor, rows: torch.Tensor, *, refuse_nan: bool = False) -> None:
+    """`store_records` of FP4_MAIN records: compressed KV."""
+    store_records(view, slots, rows, RecordFormat.FP4_MAIN, refuse_nan=refuse_nan)
+
+
+def store_mxfp4_index(view: torch.Tensor, slots: torch.Tensor, rows: torch.Tensor, *, refuse_nan: bool = False) -> None:
+    """`store_records` of MXFP4_INDEX records: index keys."""
+    store_records(view, slots, rows, RecordFormat.MXFP4_INDEX, refuse_nan=refuse_nan)
+
+
+def gather_parts(
+    view: torch.Tensor, slots: torch.Tensor, record_format: RecordFormat
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The raw bytes of entries: data uint8 [..., data bytes] and scales uint8 [..., scale bytes]; zeros for slot -1.
+
+    view: uint8 [pages, entries, 1, record_bytes]. slots: int [...] flat slots.
+    """
+    entries = _check_view(view, record_format)
+    flat = slots.long()
+    _check_slots(flat, view.shape[0] * entries)
+    missing = (flat < 0)[..., None]
+    flat = flat.clamp(min=0)
+    page, entry = flat // entries, flat % entries
+    if record_format.is_block_split:
+        data_view, scale_view = _split_page(view, record_format)
+        data, scales = data_view[page, entry], scale_view[page, entry]
+    else:
+        record = view[page, entry, 0]
+        split = record_format.data_bytes(record_format.width(view.shape[3]))
+        data, scales = record[..., :split], record[..., split:]
+    return data.masked_fill(missing, 0), scales.masked_fill(missing, 0)
+
+
+def gather_records(
+    view: torch.Tensor, slots: torch.Tensor, record_format: RecordFormat, dtype: torch.dtype = torch.float32
+) -> torch.Tensor:
+    """The decoded rows [..., D] of entries in `dtype`; zeros for slot -1.
+
+    view: uint8 [pages, entries, 1, record_bytes]. slots: int [...] flat slots. Every finite value of the quantised formats is
+    exact in bfloat16, float32 and float64 (bfloat16 may underflow).
+    """
+    data, scales = gather_parts(view, slots, record_format)
+    rows = _decode(data, scales, record_format, dtype)
+    return rows.masked_fill((slots < 0)[..., None], 0.0)
+
+
+def segments_to_slots(segments: torch.Tensor, num_rows: int, entries: int) -> torch.Tensor:
+    """The flat slot of every output row of a load plan: int64 [num_rows], -1 for zero rows.
+
+    segments: int [m, 4] rows (page or -1, begin, end, destination) in output order, covering [0, num_rows) without a gap.
+    entries: entries per page.
+    """
+    if segments.dim() != 2 or segments.shape[1] != 4:
+        raise ConfigError(f"segments are {tuple(segments.shape)}; [m, 4] is needed")
+    page, begin, end, destination = segments.long().unbind(1)
+    counts = end - begin
+    expected = counts.cumsum(0) - counts
+    if int(counts.sum()) != num_rows or bool((counts < 0).any()) or not torch.equal(expected, destination):
+        raise ConfigError(f"segments must fill rows 0..{num_rows - 1} in order; they give {int(counts.sum())} rows")
+    if bool(((page >= 0) & ((begin < 0) | (end > entries))).any()):
+        raise ConfigError(f"a segment reaches outside its page of {entries} entries")
+    segment = torch.repeat_interleave(torch.arange(counts.numel(), device=segments.device), counts)
+    rank = torch.arange(num_rows, device=segments.device) - destination[segment]
+    slots = page[segment] * entries + begin[segment] + rank
+    return torch.where(page[segment] < 0, -1, slots)
+
+
+def load_records(
+    view: torch.Tensor,
+    segments: torch.Tensor,
+    num_rows: int,
+    record_format: RecordFormat,
+    dtype: torch.dtype = torch.float32,
+) -> torch.Tensor:
+    """The decoded rows [num_rows, D] that a load plan names; a source of -1 gives zero rows.
+
+    view: uint8 [pages, entries, 1, record_bytes]. segments: int [m, 4], see `segments_to_slots`.
+    """
+    return gather_records(view, segments_to_slots(segments, num_rows, view.shape[1]), record_format, dtype)
+
+
+def load_parts(
+    view: torch.Tensor, segments: torch.Tensor, num_rows: int, record_format: RecordFormat
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The raw bytes of a load plan's rows: data uint8 [num_rows, data bytes], scales uint8 [num_rows, scale bytes]."""
+    return gather_parts(view, segments_to_slots(segments, num_rows, view.shape[1]), record_format)
+
+
+def _encode(rows: torch.Tensor, record_format: RecordFormat, refuse_nan: bool) -> tuple[torch.Tensor, torch.Tensor]:
+    if record_format is RecordFormat.FLOAT64:
+        data = rows.double().contiguous().view(torch.uint8)
+        return data, data[:, :0]
+    nan = torch.isnan(rows)
+    if refuse_nan and bool(nan.any()):
+        raise ConfigError(f"rows to store hold {int(nan.sum())} NaN elements; only numbers can be cached")
+    rows = rows.masked_fill(nan, 0.0)
+    if record_format is RecordFormat.FP4_MAIN:
+        return quant.quantize_fp4_e4m3(rows)
+    return quant.quantize_mxfp8(rows) if record_format is RecordFormat.MXFP8 else quant.quantize_mxfp4(rows)
+
+
+def _decode(data: torch.Tensor, scales: torch.Tensor, record_format: RecordFormat, dtype: torch.dtype) -> torch.Tensor:
+    if record_format is RecordFormat.FLOAT64:
+        return data.contiguous().view(torch.float64).to(dtype)
+    if record_format is RecordFormat.FP4_MAIN:
+        return quant.dequantize_fp4_e4m3(data, scales, dtype)
+    if record_format is RecordFormat.MXFP8:
+        return quant.dequantize_mxfp8(data, scales, dtype)
+    return quant.dequantize_mxfp4(data, scales, dtype)
+
+
+def _split_page(view: torch.Tensor, record_format: RecordFormat) -> tuple[torch.Tensor, torch.Tensor]:
+    """Data [pages, entries, data bytes] and scales [pages, entries, scale bytes] of a block-split view, sharing it."""
+    pages, entries, _, record_bytes = view.shape
+    width = record_format.width(record_bytes)
+    data_bytes, scale_bytes = record_format.data_bytes(width), record_format.scale_bytes(width)
+    stride, start = view.stride(0), view.storage_offset()
+    data = view.as_strided((pages, entries, data_bytes), (stride, data_bytes, 1), start)
+    scales = view.as_strided((pages, entries, scale_bytes), (stride, scale_bytes, 1), start + entries * data_bytes)
+    return data, scales
+
+
+def _check_view(view: torch.Tensor, record_format: RecordFormat) -> int:
+    """Entries per page of a well-formed view."""
+    if view.dtype != torch.uint8 or view.dim() != 4 or view.shape[2] != 1:
+        raise ConfigError(
+            f"view is {view.dtype} {tuple(view.shape)}; uint8 [pages, entries, 1, record_bytes] is needed"
+        )
+    if record_format.is_block_split and (view.stride(3) != 1 or view.stride(1) != view.shape[3]):
+        raise ConfigError(f"view has strides {view.stride()}; {record_format.name} pages must be contiguous inside")
+    return view.shape[1]
+
+
+def _check_slots(slots: torch.Tensor, capacity: int) -> None:
+    if slots.numel() == 0:
+        return
+    low, high = (int(bound) for bound in torch.aminmax(slots))
+    if low < -1 or high >= capacity:
+        bad = low if low < -1 else high
+        raise ConfigError(f"slot {bad} is outside the view; -1 and 0..{capacity - 1} are accepted")
+
+
+OPS: dict[str, Callable[..., Any]] = {
+    "store_records": store_records,
+    "store_mxfp8": store_mxfp8,
+    "store_fp4_e4m3": store_fp4_e4m3,
+    "store_mxfp4_index": store_mxfp4_index,
+    "gather_records": gather_records,
+    "gather_parts": gather_parts,
+    "load_records": load_records,
+    "load_parts": load_parts,
+    "segments_to_slots": segments_to_slots,
+}
+"""Ops of this module by name, for the registry."""
