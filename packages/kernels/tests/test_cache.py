@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from thalweg.interfaces import ConfigError
 from thalweg.kernels.reference import cache
 from thalweg.kernels.reference.cache import RecordFormat

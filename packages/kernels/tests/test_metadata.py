@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+
 from thalweg.interfaces import ConfigError
 from thalweg.kernels.reference import metadata
 

@@ -1,8 +1,8 @@
 """Records of the cache: encode rows into pages, decode them back, by flat slot or by load plan.
 
-A view is uint8 [pages, entries, 1, record_bytes]; pages may lie any distance apart (one page of one layer inside a block or
-a state slot). The flat slot of an entry is page * entries + entry; slot -1 stores nothing and reads zeros. Every function
-takes the record format explicitly: equal byte counts can mean different formats.
+A view is uint8 [pages, entries, 1, record_bytes]; pages may lie any distance apart (one page of one layer inside a
+block or a state slot). The flat slot of an entry is page * entries + entry; slot -1 stores nothing and reads zeros.
+Every function takes the record format explicitly: equal byte counts can mean different formats.
 """
 
 from __future__ import annotations
@@ -80,7 +80,8 @@ _RELEASED = {288: RecordFormat.FP4_MAIN, 528: RecordFormat.MXFP8, 68: RecordForm
 def identify_format(record_bytes: int, width: int | None = None) -> RecordFormat:
     """The format of records of `record_bytes`: of that width, or, without one, of the released model.
 
-    Raises ConfigError for anything else: 132 bytes would be two legacy index formats, 584 and 592 older models' records.
+    Raises ConfigError for anything else: 132 bytes would be two legacy index formats, 584 and 592 older models'
+    records.
     """
     if width is None:
         if record_bytes not in _RELEASED:
@@ -172,8 +173,8 @@ def gather_records(
 ) -> torch.Tensor:
     """The decoded rows [..., D] of entries in `dtype`; zeros for slot -1.
 
-    view: uint8 [pages, entries, 1, record_bytes]. slots: int [...] flat slots. Every finite value of the quantised formats is
-    exact in bfloat16, float32 and float64 (bfloat16 may underflow).
+    view: uint8 [pages, entries, 1, record_bytes]. slots: int [...] flat slots. Every finite value of the quantised
+    formats is exact in bfloat16, float32 and float64 (bfloat16 may underflow).
     """
     data, scales = gather_parts(view, slots, record_format)
     rows = _decode(data, scales, record_format, dtype)
@@ -183,8 +184,8 @@ def gather_records(
 def segments_to_slots(segments: torch.Tensor, num_rows: int, entries: int) -> torch.Tensor:
     """The flat slot of every output row of a load plan: int64 [num_rows], -1 for zero rows.
 
-    segments: int [m, 4] rows (page or -1, begin, end, destination) in output order, covering [0, num_rows) without a gap.
-    entries: entries per page.
+    segments: int [m, 4] rows (page or -1, begin, end, destination) in output order, covering [0, num_rows) without a
+    gap. entries: entries per page.
     """
     if segments.dim() != 2 or segments.shape[1] != 4:
         raise ConfigError(f"segments are {tuple(segments.shape)}; [m, 4] is needed")

@@ -1,9 +1,9 @@
 """Pooling of the compressor: r neighbouring tokens become one entry, with a small ring that remembers open groups.
 
-Letters: T new rows, N sequences, E pooled rows, D channels, r ratio, L ring length. The ring is a tensor
-[slots, L, 2, D] (0 = score, 1 = latent) of any strides; position p of a sequence lives at row p mod L of its slot. Rows
-are carried in float32 or float64 and pooled in that dtype; the ring may be narrower (float32 rows of a float64 run: the
-model rounds score and latent to float32 before it calls). Norm and rotation come after the pooling and are not done here.
+Letters: T new rows, N sequences, E pooled rows, D channels, r ratio, L ring length. The ring is a tensor [slots, L, 2,
+D] (0 = score, 1 = latent) of any strides; position p of a sequence lives at row p mod L of its slot. Rows are carried
+in float32 or float64 and pooled in that dtype; the ring may be narrower (float32 rows of a float64 run: the model
+rounds score and latent to float32 before it calls). Norm and rotation come after the pooling and are not done here.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ LATENT = 1
 def pool_groups(score: torch.Tensor, latent: torch.Tensor) -> torch.Tensor:
     """The pooled rows [..., D] of whole groups.
 
-    score, latent: [..., r, D] any float dtype. Per channel: softmax of the r scores, weighted sum of the r latents, added
-    in token order, so that a row does not depend on the rows beside it. Differentiable. bfloat16 is computed in
+    score, latent: [..., r, D] any float dtype. Per channel: softmax of the r scores, weighted sum of the r latents,
+    added in token order, so that a row does not depend on the rows beside it. Differentiable. bfloat16 is computed in
     float32 and rounded once.
     """
     if score.shape != latent.shape or score.dim() < 2:
@@ -61,7 +61,8 @@ def pool_prefill(
     completes no entry still has one row, which is zero. row_order: optional int [T], row x of the chunks is
     score[row_order[x]] (context parallelism).
 
-    Positions before a chunk come from the ring, which is read before it is written; the last min(chunk, L) rows are stored.
+    Positions before a chunk come from the ring, which is read before it is written; the last min(chunk, L) rows are
+    stored.
     """
     _check_rows(score, latent, ring, ratio)
     if row_order is not None:

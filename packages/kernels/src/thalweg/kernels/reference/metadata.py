@@ -1,7 +1,7 @@
 """Index arithmetic on the device: what a decode step reads and writes, and how compact descriptions become index rows.
 
-Letters: N sequences, T query tokens, W window size, R ring length, B tokens per block, r compress ratio, K columns. Every
-result is int32 unless said otherwise and -1 means "none" in index rows.
+Letters: N sequences, T query tokens, W window size, R ring length, B tokens per block, r compress ratio, K columns.
+Every result is int32 unless said otherwise and -1 means "none" in index rows.
 """
 
 from __future__ import annotations
@@ -64,10 +64,10 @@ def decode_metadata(
 ) -> DecodeRows:
     """Expand per-sequence arrays into the metadata of a decode step.
 
-    query_lengths, context_lengths, state_slots: int [N]; context lengths include the new tokens. block_ids: int, all block
-    tables one after the other, that of row i between block_offsets[i] and block_offsets[i+1]. is_placeholder: bool [N].
-    num_queries: T, if the host knows it (otherwise it is read back). block_tables: optional int32 [T, table_width] to
-    fill; by default a fresh zero tensor.
+    query_lengths, context_lengths, state_slots: int [N]; context lengths include the new tokens. block_ids: int, all
+    block tables one after the other, that of row i between block_offsets[i] and block_offsets[i+1]. is_placeholder:
+    bool [N]. num_queries: T, if the host knows it (otherwise it is read back). block_tables: optional int32 [T,
+    table_width] to fill; by default a fresh zero tensor.
     """
     _check_ratios(ratios, tokens_per_block)
     device = query_lengths.device
@@ -138,7 +138,8 @@ def expand_block_entries(
 ) -> torch.Tensor:
     """Flat paged slots of runs of entries: [T, width].
 
-    offset_lengths: int [T, 2] (offset, count), the offset counting entries through the flattened block_tables int [T, w].
+    offset_lengths: int [T, 2] (offset, count), the offset counting entries through the flattened block_tables int [T,
+    w].
     """
     offset, count = _pairs(offset_lengths, "offset_lengths")
     column = torch.arange(width, device=offset_lengths.device)
