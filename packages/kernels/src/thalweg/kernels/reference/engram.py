@@ -1,0 +1,99 @@
+"""Engram: n-gram windows, their hash into table rows, and the gated injection into the residual streams."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from thalweg.interfaces import ConfigError
+from thalweg.kernels.reference.numerics import carried, check_shape, sigmoid, sum_last
+
+GATE_FLOOR = 1e-6
+
+
+def ngram_window(tokens: Tensor, history: Tensor, lengths: Tensor, pad: int) -> Tensor:
+    """The last N compressed ids of every row, newest first: int64 [n, N].
+
+    tokens: int64 [n], the new ids of all sequences packed one after the other. history: int64 [B, N - 1], the ids
+    before them, oldest first. lengths: int64 [B], rows per sequence. A negative id (image mark, or nothing there) and
+    everything older than it become `pad`.
+    """
+    batch, back = history.shape
+    check_shape("lengths", lengths, (batch,))
+    lengths = lengths.to(torch.int64)
+    if int(lengths.sum()) != tokens.shape[0]:
+        raise ConfigError(f"lengths add up to {int(lengths.sum())}; there are {tokens.shape[0]} tokens")
+    device = tokens.device
+    sequence = torch.repeat_interleave(torch.arange(batch, device=device), lengths)
+    first = torch.cumsum(lengths, 0) - lengths
+    row = torch.arange(tokens.shape[0], device=device)
+    within = row - first[sequence]
+    age = torch.arange(back + 1, device=device)
+    index = within.unsqueeze(-1) - age
+    fresh = tokens[(row.unsqueeze(-1) - age).clamp(min=0)] if tokens.shape[0] else tokens.new_empty(0, back + 1)
+    old = history[sequence.unsqueeze(-1), (back + index).clamp(min=0, max=max(back - 1, 0))] if back else fresh
+    window = torch.where(index >= 0, fresh, old)
+    blocked = torch.cumsum((window < 0).to(torch.int64), -1) > 0
+    return torch.where(blocked, pad, window)
+
+
+def engram_hash(
+    ngram_ids: Tensor, multipliers: Tensor, primes: Tensor, offsets: Tensor, image_mask: Tensor | None = None
+) -> Tensor:
+    """Table rows int64 [n, (N - 1) * heads] of the windows ngram_ids int64 [n, N], newest id first.
+
+    multipliers: int64 [N]; primes and offsets: int64 [(N - 1) * heads], n-gram size major. Rows of image_mask get -1.
+    """
+    sizes = ngram_ids.shape[1]
+    check_shape("multipliers", multipliers, (sizes,))
+    heads = primes.shape[0] // (sizes - 1)
+    check_shape("primes", primes, (heads * (sizes - 1),))
+    check_shape("offsets", offsets, (heads * (sizes - 1),))
+    for name, tensor in (("ngram_ids", ngram_ids), ("multipliers", multipliers), ("primes", primes)):
+        if tensor.dtype != torch.int64:
+            raise ConfigError(f"{name} has dtype {tensor.dtype}; int64 is required, products reach 2^63")
+    products = ngram_ids * multipliers
+    mixed = products[:, 0]
+    hashes = []
+    for size in range(1, sizes):
+        mixed = mixed ^ products[:, size]
+        hashes.append(mixed)
+    keys = torch.stack(hashes, -1).repeat_interleave(heads, -1)
+    rows = offsets + keys % primes
+    return rows if image_mask is None else torch.where(image_mask.unsqueeze(-1), -1, rows)
+
+
+def engram_gate(x: Tensor, keys: Tensor, q_weight: Tensor, k_weight: Tensor, eps: float) -> Tensor:
+    """Gate [n, m] of every stream: x and keys [n, m, h], q_weight and k_weight [m, h]."""
+    n, m, h = x.shape
+    check_shape("keys", keys, (n, m, h))
+    check_shape("q_weight", q_weight, (m, h))
+    check_shape("k_weight", k_weight, (m, h))
+    value = carried(x)
+    keys, q_weight, k_weight = (t.to(value.dtype) for t in (keys, q_weight, k_weight))
+    dot = sum_last(value * q_weight * k_weight * keys)
+    dot = dot * torch.rsqrt(sum_last(value * value) / h + eps) * torch.rsqrt(sum_last(keys * keys) / h + eps) * h**-0.5
+    return sigmoid(torch.copysign(torch.sqrt(torch.clamp(dot.abs(), min=GATE_FLOOR)), dot)).to(x.dtype)
+
+
+def engram_apply(x: Tensor, value: Tensor, gate: Tensor, image_mask: Tensor | None = None) -> Tensor:
+    """x [n, m, h] plus gate [n, m] times value [n, h]; rows of image_mask stay as they are."""
+    n, m, h = x.shape
+    check_shape("value", value, (n, h))
+    check_shape("gate", gate, (n, m))
+    carrier = carried(x)
+    result = carrier + gate.to(carrier.dtype).unsqueeze(-1) * value.to(carrier.dtype).unsqueeze(1)
+    if image_mask is not None:
+        result = torch.where(image_mask.view(n, 1, 1), carrier, result)
+    return result.to(x.dtype)
+
+
+OPS: dict[str, Callable[..., Any]] = {
+    "ngram_window": ngram_window,
+    "engram_hash": engram_hash,
+    "engram_gate": engram_gate,
+    "engram_apply": engram_apply,
+}

@@ -1,0 +1,73 @@
+"""Roundings and elementwise functions whose bits do not depend on the batch.
+
+A reference op works in the carrier dtype it is given (float64 or float32). A bfloat16 input is computed in float32 and
+rounded once on output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from thalweg.interfaces import ConfigError
+
+CARRIERS = (torch.float64, torch.float32, torch.bfloat16)
+SUM_PIECE = 8192
+
+
+def round_bf16(x: Tensor) -> Tensor:
+    """The values of `x` rounded to bfloat16, in the dtype of `x`; float64 goes through float32, as a cast does."""
+    return x.to(torch.float32).to(torch.bfloat16).to(x.dtype)
+
+
+def round_f32(x: Tensor) -> Tensor:
+    """The values of `x` rounded to float32, in the dtype of `x`."""
+    return x.to(torch.float32).to(x.dtype)
+
+
+def sigmoid(x: Tensor) -> Tensor:
+    """1 / (1 + e^-x). torch.sigmoid rounds the vector body and the tail of a loop differently, so it is not used."""
+    return torch.reciprocal(1 + torch.exp(-x))
+
+
+def softplus(x: Tensor) -> Tensor:
+    """log(1 + e^x), and x itself above 20."""
+    return torch.where(x > 20, x, torch.log1p(torch.exp(torch.clamp(x, max=20))))
+
+
+def split_last(x: Tensor, size: int) -> Tensor:
+    """x [..., D] viewed as [..., D / size, size]."""
+    return x.reshape(*x.shape[:-1], x.shape[-1] // size, size)
+
+
+def sum_last(x: Tensor) -> Tensor:
+    """Sum over the last axis in pieces of fixed width, so that no thread count can regroup a long row."""
+    width = x.shape[-1]
+    if width <= SUM_PIECE:
+        return x.contiguous().sum(-1)
+    whole = width // SUM_PIECE * SUM_PIECE
+    total = split_last(x[..., :whole], SUM_PIECE).contiguous().sum(-1).sum(-1)
+    return total if whole == width else total + x[..., whole:].contiguous().sum(-1)
+
+
+def carried(x: Tensor, name: str = "x") -> Tensor:
+    """`x` in the dtype that the arithmetic uses: float32 for bfloat16, unchanged otherwise."""
+    if x.dtype not in CARRIERS:
+        raise ConfigError(f"{name} has dtype {x.dtype}; float64, float32 and bfloat16 are accepted")
+    return x.float() if x.dtype == torch.bfloat16 else x
+
+
+def check_shape(name: str, tensor: Tensor, expected: tuple[int | str, ...]) -> None:
+    """Raise ConfigError unless `tensor` has this shape; a string stands for any size."""
+    shape = tuple(tensor.shape)
+    if len(shape) != len(expected) or any(
+        isinstance(want, int) and want != got for want, got in zip(expected, shape, strict=True)
+    ):
+        wanted = ", ".join(str(size) for size in expected)
+        raise ConfigError(f"{name} has shape {list(shape)}; [{wanted}] is expected")
+
+
+OPS: dict[str, Callable[..., Any]] = {"round_bf16": round_bf16, "round_f32": round_f32}
