@@ -8,24 +8,32 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from thalweg.model.config import ModelConfig, QuantizationConfig, RopeScaling, VisionConfig
+    from thalweg.model.loader import Checkpoint
+    from thalweg.model.names import TensorSpec, tensor_specs
     from thalweg.model.topology import LayerTopology, Topology
 
 _MODULE_OF = {
+    "Checkpoint": "loader",
     "LayerTopology": "topology",
     "ModelConfig": "config",
     "QuantizationConfig": "config",
     "RopeScaling": "config",
+    "TensorSpec": "names",
     "Topology": "topology",
     "VisionConfig": "config",
+    "tensor_specs": "names",
 }
 
 __all__ = [
+    "Checkpoint",
     "LayerTopology",
     "ModelConfig",
     "QuantizationConfig",
     "RopeScaling",
+    "TensorSpec",
     "Topology",
     "VisionConfig",
+    "tensor_specs",
 ]
 
 
