@@ -15,7 +15,7 @@ WATERMARK = 0.9
 
 @dataclass(frozen=True, slots=True)
 class SchedulerConfig:
-    """Options of a scheduler. Frozen; a bad value raises ConfigError naming the field, what it is and what it may be."""
+    """Options of a scheduler. A bad value raises ConfigError naming the field, what it is and what it may be."""
 
     max_num_seqs: int = 256
     """Most sequences that decode at once."""
@@ -134,13 +134,16 @@ class Sizes:
         sizes._check_budget(config, decode_tokens)
         return sizes
 
+    def _aligned(self, num_tokens: int) -> int:
+        return -(-num_tokens // self.chunk_alignment) * self.chunk_alignment
+
     def _check_budget(self, config: SchedulerConfig, decode_tokens: int) -> None:
         budget = self.max_num_batched_tokens
         floors = {
             "max_num_seqs * (1 + draft_length)": decode_tokens,
             "block_size": self.block_size,
             "2 * context_parallel_size": self.chunk_alignment,
-            "lookahead_tokens": config.lookahead_tokens,
+            "lookahead_tokens, rounded up to the alignment": self._aligned(config.lookahead_tokens),
         }
         # The traced system refuses this too, but its own traces were recorded below that check.
         if not config.chunked_prefill and config.policy == "default":

@@ -1,0 +1,75 @@
+"""Planning a decode step: everybody who runs takes part, as far as the blocks go."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from thalweg.interfaces import SequenceStatus
+from thalweg.scheduler.reference.sequence import Sequence
+from thalweg.scheduler.reference.state import State
+
+
+@dataclass(slots=True)
+class DecodeBatch:
+    """What one decode step found and did to the queues."""
+
+    rows: list[Sequence] = field(default_factory=list)
+    finished: list[Sequence] = field(default_factory=list)
+    dropped: list[Sequence] = field(default_factory=list)
+    restarted: list[Sequence] = field(default_factory=list)
+
+
+def plan_decode(state: State) -> DecodeBatch:
+    """Remove what is finished, then serve the shortest outputs first and evict the longest when blocks run out."""
+    batch = DecodeBatch()
+    batch.finished = [sequence for sequence in state.running if sequence.is_finished]
+    for sequence in batch.finished:
+        state.memory.draft_slots.give_back(sequence)
+    batch.dropped = state.waiting.remove_finished()
+
+    running = [sequence for sequence in state.running if not sequence.is_finished]
+    running.sort(key=lambda sequence: -sequence.num_output)
+    first, last = 0, len(running) - 1
+    while first <= last:
+        candidate = running[last]
+        last -= 1
+        if state.is_default and state.memory.needs_more_than_all(candidate):
+            # Evicting others would not help, nor would recomputing it.
+            _end_preempted(state, batch, candidate)
+            continue
+        while _lacks_block(state, candidate) and first <= last:
+            _preempt(state, batch, running[first])
+            first += 1
+        if _lacks_block(state, candidate):
+            _preempt(state, batch, candidate)
+        else:
+            state.memory.fit(candidate)
+            batch.rows.append(candidate)
+
+    batch.rows.sort(key=lambda sequence: -sequence.length)
+    state.running = list(batch.rows)
+    return batch
+
+
+def _lacks_block(state: State, sequence: Sequence) -> bool:
+    if state.memory.blocks.num_free > 0:
+        return False
+    return not state.is_default or state.memory.needs_a_block(sequence)
+
+
+def _preempt(state: State, batch: DecodeBatch, sequence: Sequence) -> None:
+    """Take its memory; it is recomputed later unless that is off or a grammar could not be wound back."""
+    if state.config.stop_preempted_request or sequence.structured_status != 0:
+        _end_preempted(state, batch, sequence)
+        return
+    state.num_preempted += 1
+    state.memory.release(sequence)
+    sequence.restart()
+    state.waiting.push_front(sequence)
+    batch.restarted.append(sequence)
+
+
+def _end_preempted(state: State, batch: DecodeBatch, sequence: Sequence) -> None:
+    state.num_preempted += 1
+    state.end(sequence, SequenceStatus.FINISHED_PREEMPTED)
+    batch.dropped.append(sequence)
