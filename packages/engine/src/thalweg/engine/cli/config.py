@@ -1,0 +1,43 @@
+"""Show every resolved option and where its value came from."""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+from thalweg.engine.cli.options import add_engine_options, engine_config
+from thalweg.engine.cli.table import render
+from thalweg.engine.config import Origin, ResolvedOption
+from thalweg.engine.environment import unknown_variables
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of this command."""
+    parser.usage = "%(prog)s [--json] [engine options]"
+    parser.add_argument("--json", action="store_true", help="print an object: name -> {value, origin}")
+    add_engine_options(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print the table. Raises ConfigError for a bad option or variable."""
+    from thalweg.engine.checkpoint import settle
+
+    options = settle(engine_config(arguments)).resolved()
+    if arguments.json:
+        print(json.dumps({o.field.name: {"value": o.value, "origin": _origin(o)} for o in options}, indent=2))
+        return 0
+    print(render(("option", "value", "origin"), [(o.field.name, _show(o.value), _origin(o)) for o in options]))
+    for name, close in unknown_variables().items():
+        hint = f"; did you mean {close}?" if close else ""
+        print(f"note: {name} is set, but the engine has no such option{hint}")
+    return 0
+
+
+def _origin(option: ResolvedOption) -> str:
+    if option.origin is Origin.ENVIRONMENT:
+        return option.field.variable.full_name
+    return option.field.flag if option.origin is Origin.ARGUMENT else option.origin.value
+
+
+def _show(value: object) -> str:
+    return repr(value) if isinstance(value, tuple) else str(value)

@@ -1,0 +1,81 @@
+"""Continue prompts and print the results."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from thalweg.engine.cli.options import add_engine_options, add_sampling_options, engine_config, sampling_params
+from thalweg.interfaces import ConfigError
+
+if TYPE_CHECKING:
+    from thalweg.interfaces import RequestOutput
+
+_USAGE = "%(prog)s [--prompt TEXT ...] [--prompts-file FILE] [sampling options] [engine options]"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of this command."""
+    parser.usage = _USAGE
+    parser.add_argument("--prompt", action="append", metavar="TEXT", help="a prompt; may be repeated")
+    parser.add_argument(
+        "--prompts-file",
+        metavar="FILE",
+        help="one prompt a line, blank lines skipped; - is standard input, which is also read without any prompt",
+    )
+    parser.add_argument("--json", action="store_true", help="print one RequestOutput a line, as JSON")
+    add_sampling_options(parser)
+    add_engine_options(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print every output in the order of the prompts. 1 if a prompt was refused or failed."""
+    params = sampling_params(arguments)
+    config = engine_config(arguments)
+    prompts = _prompts(arguments)
+    from thalweg.engine.llm import LLM
+
+    with LLM(config=config) as llm:
+        outputs = llm.generate(prompts, params, use_tqdm=sys.stderr.isatty())
+    for number, output in enumerate(outputs, start=1):
+        print(json.dumps(dataclasses.asdict(output), ensure_ascii=False) if arguments.json else _text(output, number))
+    num_failed = sum(output.error is not None for output in outputs)
+    if num_failed:
+        print(f"thalweg: {num_failed} of {len(outputs)} prompts failed", file=sys.stderr)
+    return int(num_failed > 0)
+
+
+def _text(output: RequestOutput, number: int) -> str:
+    completion = output.outputs[0] if output.outputs else None
+    counts = f"{output.metrics.num_prompt_tokens} prompt tokens, {output.metrics.num_output_tokens} output tokens"
+    ending = f"failed: {output.error}" if output.error else str(completion and completion.finish_reason)
+    return f"== prompt {number}: {counts}, {ending}\n{output.prompt}{completion.text if completion else ''}\n"
+
+
+def _prompts(arguments: argparse.Namespace) -> list[str]:
+    """The prompts of the options, those of the file last. Raises ConfigError when there are none."""
+    prompts = list(arguments.prompt or [])
+    source = arguments.prompts_file
+    if source is None and not prompts:
+        if sys.stdin.isatty():
+            raise ConfigError("no prompts; give --prompt, --prompts-file, or lines on standard input")
+        source = "-"
+    if source is not None:
+        prompts += [line for line in _read(source).splitlines() if line.strip()]
+    if not prompts:
+        raise ConfigError(f"no prompts; {'standard input' if source == '-' else source} has only blank lines")
+    return prompts
+
+
+def _read(source: str) -> str:
+    try:
+        data = sys.stdin.buffer.read() if source == "-" else Path(source).read_bytes()
+        return data.decode("utf-8")
+    except OSError as error:
+        raise ConfigError(f"--prompts-file {source} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"--prompts-file {source} is not UTF-8: {error.reason} at byte {error.start}") from None

@@ -1,0 +1,52 @@
+"""Write a random small checkpoint in the real format."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from thalweg.interfaces import ConfigError
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of this command."""
+    parser.add_argument("directory", metavar="DIR", help="folder to write to; must be new or empty")
+    parser.add_argument("--seed", metavar="SEED", default="0", help="of the random weights (default 0)")
+    parser.add_argument("--config", metavar="FILE", help="a config.json to follow; without it a small built-in one")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Write the files and say where. Raises ConfigError for a folder in use or a bad config."""
+    directory = Path(arguments.directory)
+    if directory.exists() and not (directory.is_dir() and not any(directory.iterdir())):
+        raise ConfigError(f"{directory} exists and is not an empty folder; give a new one")
+    seed = _seed(arguments.seed)
+    config = None if arguments.config is None else _read_config(Path(arguments.config))
+    from thalweg.model import write_random_checkpoint
+
+    try:
+        write_random_checkpoint(directory, config, seed)
+    except OSError as error:
+        raise ConfigError(f"{directory} cannot be written: {error.strerror}") from None
+    num_bytes = sum(file.stat().st_size for file in directory.iterdir())
+    print(f"wrote a random checkpoint of {num_bytes / 1e6:.1f} MB to {directory}")
+    print(f'try: thalweg generate --model {directory} --prompt "Hello"')
+    return 0
+
+
+def _seed(text: str) -> int:
+    if not text.isascii() or not text.isdecimal() or int(text) >= 2**63:
+        raise ConfigError(f"--seed is {text!r}; it must be an integer from 0 to 2**63-1")
+    return int(text)
+
+
+def _read_config(path: Path) -> dict[str, Any]:
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"--config {path} cannot be read: {error}") from None
+    if not isinstance(config, dict):
+        raise ConfigError(f"--config {path} holds {type(config).__name__}; it must be a JSON object")
+    return config

@@ -1,0 +1,234 @@
+"""The command line without a model: parsing, help, bad input, exit statuses."""
+
+import dataclasses
+import io
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from thalweg.engine.__about__ import __version__
+from thalweg.engine.cli import main
+from thalweg.engine.cli.options import SAMPLING_HELP, engine_config, sampling_params
+from thalweg.engine.cli.program import build_parser
+from thalweg.engine.cli.table import render
+from thalweg.engine.config import FIELDS
+from thalweg.interfaces import ConfigError, GrammarSpec, SamplingParams
+
+
+@pytest.fixture(autouse=True)
+def no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for option in FIELDS:
+        monkeypatch.delenv(option.variable.full_name, raising=False)
+
+
+def run(*arguments: str) -> int:
+    """The exit status, whether returned or raised by the parser."""
+    try:
+        return main(arguments)
+    except SystemExit as exit_:
+        return int(exit_.code or 0)
+
+
+def fails_with_one_line(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert run(*arguments) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("thalweg")
+    assert captured.err.count("\n") == 1
+    return captured.err
+
+
+def test_help_is_quick_and_imports_no_torch() -> None:
+    code = (
+        "import sys\n"
+        "from thalweg.engine.cli import main\n"
+        "try: main(['generate', '--help'])\n"
+        "except SystemExit: pass\n"
+        "print(sorted({'torch', 'tokenizers', 'safetensors'} & set(sys.modules)))"
+    )
+    start = time.perf_counter()
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    elapsed = time.perf_counter() - start
+    assert result.stdout.endswith("[]\n")
+    assert elapsed < 2.0  # 0.2 s on an idle machine
+
+
+def test_the_installed_command_says_its_version() -> None:
+    result = subprocess.run([sys.executable, "-m", "thalweg.engine.cli", "--version"], capture_output=True, text=True)
+    assert (result.returncode, result.stdout) == (0, f"thalweg {__version__}\n")
+
+
+@pytest.mark.parametrize("command", ["generate", "config", "inspect", "kernels", "tiny"])
+def test_every_command_has_help(capsys: pytest.CaptureFixture[str], command: str) -> None:
+    assert run(command, "--help") == 0
+    assert f"usage: thalweg {command}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "COMMAND"),
+        (("serve",), "invalid choice: 'serve'"),
+        (("generate", "--temprature", "1"), "unrecognized arguments: --temprature"),
+        (("generate", "--max-num", "1"), "unrecognized arguments"),
+        (("generate", "--prompt"), "expected one argument"),
+        (("inspect",), "CHECKPOINT"),
+        (("tiny",), "DIR"),
+    ],
+)
+def test_a_command_line_that_does_not_parse_is_one_line(
+    capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], message: str
+) -> None:
+    error = fails_with_one_line(capsys, *arguments)
+    assert message in error
+    assert "--help" in error
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--temperature", "hot"), "--temperature is 'hot'"),
+        (("--temperature", "-1"), "temperature is -1.0; it must be >= 0"),
+        (("--top-k", "0"), "top_k is 0"),
+        (("--max-tokens", "0"), "max_tokens is 0"),
+        (("--min-tokens", "5", "--max-tokens", "4"), "min_tokens is 5; it must be 0..max_tokens"),
+        (("--stop", ""), "stop contains ''"),
+        (("--stop-token-ids", "1,x"), "--stop-token-ids is '1,x'"),
+        (("--sampling-seed", "1.5"), "--sampling-seed is '1.5'"),
+        (("--mode", "fast"), "--mode is 'fast': expected quant or plain"),
+        (("--max-num-seqs", "0"), "max_num_seqs is 0"),
+        (("--num-blocks", "8", "--memory-fraction", "0.5"), "give one of them"),
+        (("--draft-length", "3"), "draft_length is 3"),
+        (("--prompts-file", "/nowhere/prompts.txt"), "/nowhere/prompts.txt cannot be read"),
+        (("--model", "/nowhere/model"), "/nowhere/model"),
+    ],
+)
+def test_a_bad_option_of_generate_is_one_line_that_names_it(
+    capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], message: str
+) -> None:
+    assert message in fails_with_one_line(capsys, "generate", "--prompt", "x", *arguments)
+
+
+def test_a_bad_variable_is_one_line_that_names_it(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("THALWEG_MAX_NUM_SEQS", "many")
+    assert "THALWEG_MAX_NUM_SEQS is 'many'" in fails_with_one_line(capsys, "generate", "--prompt", "x")
+    assert "THALWEG_MAX_NUM_SEQS is 'many'" in fails_with_one_line(capsys, "config")
+
+
+@pytest.mark.parametrize("content", [b"", b"\n  \n\n", b"ok\n\xff\xfe\n"])
+def test_prompts_that_are_blank_or_not_text_are_refused(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, content: bytes
+) -> None:
+    message = "is not UTF-8" if content.startswith(b"ok") else "has only blank lines"
+    (tmp_path / "prompts.txt").write_bytes(content)
+    assert message in fails_with_one_line(capsys, "generate", "--prompts-file", str(tmp_path / "prompts.txt"))
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
+    assert message in fails_with_one_line(capsys, "generate")
+
+
+def test_without_prompts_on_a_terminal_the_error_says_how_to_give_them(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setattr(sys, "stdin", Terminal())
+    assert "no prompts; give --prompt" in fails_with_one_line(capsys, "generate")
+
+
+ALL_KINDS_OF_OPTIONS = """
+generate --prompt x --model m --seed 3 --sampling-seed 4 --temperature 0.5 --top-p 0.9 --top-k 5 --max-tokens 7
+--min-tokens 2 --stop a --stop b --stop-token-ids 8,9 --ignore-eos --max-num-seqs 6 --chunked-prefill
+--no-stop-preempted-request --arithmetic float32 --num-blocks 32
+"""
+
+
+def test_options_become_the_configuration_and_the_parameters() -> None:
+    parsed = build_parser().parse_args(ALL_KINDS_OF_OPTIONS.split())
+    assert sampling_params(parsed) == SamplingParams(
+        seed=4,
+        temperature=0.5,
+        top_p=0.9,
+        top_k=5,
+        max_tokens=7,
+        min_tokens=2,
+        stop=("a", "b"),
+        stop_token_ids=(8, 9),
+        ignore_eos=True,
+    )
+    config = engine_config(parsed)
+    assert (config.model, config.seed, config.arithmetic, config.cache.num_blocks) == ("m", 3, "float32", 32)
+    assert config.scheduler.max_num_seqs == 6
+    assert config.scheduler.chunked_prefill
+    assert not config.scheduler.stop_preempted_request
+
+
+def test_options_that_are_not_given_stay_at_their_defaults() -> None:
+    parsed = build_parser().parse_args(["generate"])
+    assert sampling_params(parsed) == SamplingParams()
+    assert all(
+        option.value == option.field.read(type(engine_config(parsed))()) for option in engine_config(parsed).resolved()
+    )
+
+
+OTHER_VALUES: dict[str, Any] = {
+    "n": 2,
+    "logit_bias": {1: 1.0},
+    "bad_words": ("a",),
+    "logprobs": 1,
+    "prompt_logprobs": 1,
+    "structured": GrammarSpec("regex", "a"),
+    "forced_token_ids": (1,),
+}
+
+
+def test_a_sampling_field_without_an_option_has_no_feature_yet() -> None:
+    fields = {field.name for field in dataclasses.fields(SamplingParams)}
+    assert set(SAMPLING_HELP) < fields
+    for name in fields - set(SAMPLING_HELP):
+        with pytest.raises(ConfigError, match="this version supports only"):
+            SamplingParams(**{name: OTHER_VALUES.get(name, 0.5)})
+
+
+def test_a_table_pads_columns_but_not_line_ends() -> None:
+    assert render(("a", "long"), [("wide", "x"), ("y", "z")]) == "a     long\n----  ----\nwide  x\ny     z"
+
+
+def test_a_folder_in_use_is_never_written_to(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "precious").write_text("data")
+    assert "exists and is not an empty folder" in fails_with_one_line(capsys, "tiny", str(tmp_path))
+    assert "exists and is not an empty folder" in fails_with_one_line(capsys, "tiny", str(tmp_path / "precious"))
+    assert [file.name for file in tmp_path.iterdir()] == ["precious"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--seed", "-1"), "--seed is '-1'"),
+        (("--seed", "x"), "--seed is 'x'"),
+        (("--config", "/nowhere/config.json"), "--config /nowhere/config.json cannot be read"),
+    ],
+)
+def test_a_bad_option_of_tiny_is_one_line_and_writes_nothing(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, arguments: tuple[str, ...], message: str
+) -> None:
+    assert message in fails_with_one_line(capsys, "tiny", str(tmp_path / "new"), *arguments)
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_config_that_is_not_an_object_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    for content in ("[1]", "{", "\xff"):
+        (tmp_path / "config.json").write_text(content, encoding="latin-1")
+        error = fails_with_one_line(capsys, "tiny", str(tmp_path / "new"), "--config", str(tmp_path / "config.json"))
+        assert "config.json" in error
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama"}))
+    error = fails_with_one_line(capsys, "tiny", str(tmp_path / "new"), "--config", str(tmp_path / "config.json"))
+    assert "config.json" in error or "model_type" in error or "architectures" in error
