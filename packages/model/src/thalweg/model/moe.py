@@ -1,0 +1,117 @@
+"""Mixture of experts: a router, the routed SwiGLU experts and one shared expert."""
+
+from __future__ import annotations
+
+import torch
+
+from thalweg.model.metadata import ForwardBatch
+from thalweg.model.numerics import Numerics
+from thalweg.model.trace import Trace
+
+
+class Router:
+    """Picks the experts of every row and their weights."""
+
+    def __init__(
+        self,
+        weight: torch.Tensor,
+        bias: torch.Tensor,
+        image_bias: torch.Tensor,
+        *,
+        experts_per_token: int,
+        scaling: float,
+        numerics: Numerics,
+    ) -> None:
+        """weight: [E, h]; bias, image_bias: [E], used for the choice only."""
+        self._weight = weight
+        self._bias = bias
+        self._image_bias = image_bias
+        self._experts_per_token = experts_per_token
+        self._scaling = scaling
+        self._numerics = numerics
+
+    def __call__(self, hidden: torch.Tensor, batch: ForwardBatch) -> tuple[torch.Tensor, torch.Tensor]:
+        """Expert ids int64 [n, k] (-1 on placeholder rows) and their weights [n, k] for hidden [n, h]."""
+        n, ops = self._numerics, self._numerics.ops
+        scores = n.f32(ops.gate_scores(n.f32(ops.matmul(hidden, self._weight))))
+        ids, weights = ops.route(
+            scores,
+            self._bias,
+            self._experts_per_token,
+            self._scaling,
+            image_bias=self._image_bias,
+            image_mask=batch.image_mask,
+            valid_mask=batch.valid_mask,
+        )
+        return ids, n.f32(weights)
+
+
+class MixtureOfExperts:
+    """The feed-forward sub-layer."""
+
+    def __init__(
+        self,
+        layer: int,
+        router: Router,
+        gate_up: tuple[torch.Tensor, ...],
+        down: tuple[torch.Tensor, ...],
+        shared_gate_up: torch.Tensor,
+        shared_down: torch.Tensor,
+        *,
+        limit: float,
+        numerics: Numerics,
+    ) -> None:
+        """gate_up: E of [2i, h], gate rows first; down: E of [h, i]; the shared expert is one more of each."""
+        self._layer = layer
+        self._router = router
+        self._gate_up = gate_up
+        self._down = down
+        self._shared_gate_up = shared_gate_up
+        self._shared_down = shared_down
+        self._limit = limit
+        self._numerics = numerics
+
+    def __call__(self, hidden: torch.Tensor, batch: ForwardBatch, trace: Trace | None) -> torch.Tensor:
+        """hidden: [n, h] normed rows."""
+        n = self._numerics
+        ids, weights = self._router(hidden, batch)
+        if trace is not None:
+            trace.record("expert_idx", self._layer, ids)
+            trace.record("expert_w", self._layer, weights)
+        quantised = n.mxfp8(hidden)
+        routed = self._routed(quantised, ids, weights)
+        shared = self._expert(quantised, self._shared_gate_up, self._shared_down, None)
+        # Slot by slot, then the shared expert: a fixed order, whatever the batch.
+        total = routed[:, 0]
+        for slot in range(1, ids.shape[1]):
+            total = total + routed[:, slot]
+        return n.bf16(total + shared)
+
+    def _routed(self, quantised: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+        """Outputs per (row, slot), [n, k, h]; zero where no expert was chosen."""
+        num_rows, slots = ids.shape
+        flat_ids = ids.reshape(-1)
+        order = torch.argsort(flat_ids, stable=True)
+        counts = torch.bincount(flat_ids + 1, minlength=len(self._gate_up) + 1).tolist()
+        rows = order // slots
+        flat_weights = weights.reshape(-1)
+        pieces = []
+        begin = counts[0]
+        for expert, count in enumerate(counts[1:]):
+            if count:
+                chosen = order[begin : begin + count]
+                gathered = quantised[rows[begin : begin + count]]
+                pieces.append(self._expert(gathered, self._gate_up[expert], self._down[expert], flat_weights[chosen]))
+                begin += count
+        outputs = quantised.new_zeros(num_rows * slots, quantised.shape[1])
+        if pieces:
+            outputs = outputs.index_copy(0, order[counts[0] :], torch.cat(pieces))
+        return outputs.view(num_rows, slots, -1)
+
+    def _expert(
+        self, quantised: torch.Tensor, gate_up: torch.Tensor, down: torch.Tensor, weights: torch.Tensor | None
+    ) -> torch.Tensor:
+        n = self._numerics
+        gate, up = n.linear(quantised, gate_up).chunk(2, dim=-1)
+        product = n.f32(n.ops.swiglu(gate, up, self._limit, weights))
+        return n.linear(n.mxfp8(product), down)
