@@ -1,5 +1,18 @@
 """Kernel registry and torch reference ops for DeepSeek-V4.1."""
 
-from thalweg.kernels.dispatch import bind
+from thalweg.kernels.catalog import default_registry
+from thalweg.kernels.dispatch import BoundOps, bind, table
+from thalweg.kernels.reference.rope import YarnScaling
+from thalweg.kernels.registry import Implementation, OpSpec, Registry, Tolerance
 
-__all__ = ["bind"]
+__all__ = [
+    "BoundOps",
+    "Implementation",
+    "OpSpec",
+    "Registry",
+    "Tolerance",
+    "YarnScaling",
+    "bind",
+    "default_registry",
+    "table",
+]

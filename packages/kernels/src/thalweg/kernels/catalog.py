@@ -1,36 +1,106 @@
-"""The ops of this package: one entry per function in the OPS dictionaries of the reference modules."""
+"""The ops of this package and their implementations."""
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
+import functools
+import inspect
 from collections.abc import Callable
 from typing import Any
 
-MODULES = (
-    "numerics",
-    "gemm",
-    "norm",
-    "rope",
-    "quant",
-    "hyper_connections",
-    "moe",
-    "engram",
-    "indexer",
-    "attention",
-    "sampling",
-    "compressor",
-    "cache",
-    "metadata",
+from thalweg.interfaces import InvariantError
+from thalweg.kernels.reference import (
+    attention,
+    cache,
+    compressor,
+    engram,
+    gemm,
+    hyper_connections,
+    indexer,
+    metadata,
+    moe,
+    norm,
+    numerics,
+    quant,
+    rope,
+    sampling,
 )
+from thalweg.kernels.registry import Implementation, OpSpec, Registry, Tolerance
+
+MODULES = (
+    numerics,
+    gemm,
+    norm,
+    rope,
+    quant,
+    hyper_connections,
+    moe,
+    engram,
+    indexer,
+    attention,
+    sampling,
+    compressor,
+    cache,
+    metadata,
+)
+
+SUMMING_OPS = frozenset(
+    {
+        "matmul",
+        "rms_norm",
+        "rope_table",
+        "hc_mixes",
+        "hc_coefficients",
+        "hc_collapse",
+        "hc_expand",
+        "gate_scores",
+        "route",
+        "swiglu",
+        "swiglu_psum",
+        "engram_gate",
+        "engram_apply",
+        "indexer_scores",
+        "sparse_attention",
+        "sparse_attention_stats",
+        "log_softmax",
+        "filtered_logprobs",
+    }
+)
+"""Ops with float results that another order of summation changes; all others must be equal bit for bit."""
 
 
 def reference_ops() -> dict[str, Callable[..., Any]]:
     """Every reference op by name."""
     ops: dict[str, Callable[..., Any]] = {}
     for module in MODULES:
-        path = f"thalweg.kernels.reference.{module}"
-        if importlib.util.find_spec(path) is None:
-            continue
-        ops.update(importlib.import_module(path).OPS)
+        for name, function in module.OPS.items():
+            if name in ops:
+                raise InvariantError(f"op {name} is defined twice, the second time in {module.__name__}")
+            ops[name] = function
     return ops
+
+
+@functools.cache
+def default_registry() -> Registry:
+    """The ops of this package with their CPU implementation, which is the reference itself."""
+    ops = reference_ops()
+    specs = [
+        OpSpec(
+            name=name,
+            contract=inspect.getdoc(function) or "",
+            reference=function,
+            tolerance=Tolerance() if name in SUMMING_OPS else None,
+        )
+        for name, function in ops.items()
+    ]
+    implementations = [
+        Implementation(
+            op=name,
+            backend="cpu",
+            provider="reference",
+            function=function,
+            deterministic=True,
+            batch_invariant=True,
+        )
+        for name, function in ops.items()
+    ]
+    return Registry(specs, implementations)

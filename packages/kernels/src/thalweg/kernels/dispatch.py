@@ -1,13 +1,110 @@
-"""Bind the ops of a backend."""
+"""From a backend's name to the functions a model calls."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from types import SimpleNamespace
+from collections.abc import Callable, Mapping
+from typing import Any
 
-from thalweg.kernels.catalog import reference_ops
+from thalweg.interfaces import BackendUnavailableError, ConfigError
+from thalweg.interfaces.backend import BACKEND_NAMES
+from thalweg.kernels.catalog import default_registry
+from thalweg.kernels.registry import Facts, Implementation, Registry
 
 
-def bind(backend: str, overrides: Mapping[str, str] | None = None, batch_invariant: bool = False) -> SimpleNamespace:
-    """An object whose attributes are the implementations chosen for `backend`."""
-    return SimpleNamespace(**reference_ops())
+class BoundOps:
+    """The ops of one backend as attributes: `ops.rms_norm(x, weight, eps)`.
+
+    An op is chosen when it is first touched and then stays. An op the backend lacks raises BackendUnavailableError.
+    """
+
+    def __init__(
+        self,
+        registry: Registry,
+        backend: str,
+        overrides: Mapping[str, str],
+        batch_invariant: bool,
+        architecture: str | None,
+        facts: Facts,
+    ) -> None:
+        self._registry = registry
+        self._backend = backend
+        self._overrides = dict(overrides)
+        self._batch_invariant = batch_invariant
+        self._architecture = architecture
+        self._facts = dict(facts)
+
+    def implementation(self, op: str) -> Implementation:
+        """What was chosen for an op."""
+        return self._registry.select(
+            op,
+            self._backend,
+            provider=self._overrides.get(op),
+            architecture=self._architecture,
+            facts=self._facts,
+            batch_invariant=self._batch_invariant,
+        )
+
+    def __getattr__(self, op: str) -> Callable[..., Any]:
+        if op.startswith("_") or op not in self._registry.ops:
+            raise AttributeError(f"there is no op {op!r}; thalweg.kernels.table({self._backend!r}) lists them")
+        function = self.implementation(op).function
+        self.__dict__[op] = function
+        return function
+
+    def __dir__(self) -> list[str]:
+        return [*super().__dir__(), *self._registry.ops]
+
+
+def bind(
+    backend: str,
+    overrides: Mapping[str, str] | None = None,
+    batch_invariant: bool = False,
+    *,
+    architecture: str | None = None,
+    facts: Facts | None = None,
+    registry: Registry | None = None,
+) -> BoundOps:
+    """The ops of `backend`, one of cpu, sm90, sm100 and ascend.
+
+    overrides: op -> provider, for ops that must not be chosen by priority. batch_invariant: take only implementations
+    that promise the same bits for a row whatever the batch. architecture and facts (dimensions by name) are what
+    implementations may depend on. Raises ConfigError for unknown names and BackendUnavailableError for a backend
+    without kernels or an override that cannot be met.
+    """
+    registry = registry or default_registry()
+    if backend not in BACKEND_NAMES:
+        raise ConfigError(f"backend is {backend!r}; known are {', '.join(BACKEND_NAMES)}")
+    if backend not in registry.backends:
+        installed = ", ".join(registry.backends) or "none"
+        raise BackendUnavailableError(f"no kernels of backend {backend!r} are installed; installed: {installed}")
+    ops = BoundOps(registry, backend, overrides or {}, batch_invariant, architecture, facts or {})
+    for op in overrides or {}:
+        ops.implementation(op)
+    return ops
+
+
+def table(backend: str, registry: Registry | None = None, batch_invariant: bool = False) -> str:
+    """A printable table of every op of a backend: its implementations and, marked by *, the one that is taken."""
+    registry = registry or default_registry()
+    rows = [("op", "", "provider", "arch", "priority", "deterministic", "batch-invariant", "graph-safe")]
+    for op in registry.ops:
+        try:
+            chosen = registry.select(op, backend, batch_invariant=batch_invariant)
+        except BackendUnavailableError:
+            chosen = None
+        entries = registry.implementations(op, backend)
+        for entry in entries:
+            architectures = ",".join(sorted(entry.architectures)) or "any"
+            promises = (_yes(entry.deterministic), _yes(entry.batch_invariant), _yes(entry.graph_safe))
+            mark = "*" if entry is chosen else ""
+            rows.append((op, mark, entry.provider, architectures, str(entry.priority), *promises))
+        if not entries:
+            rows.append((op, "", "missing", "", "", "", "", ""))
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    )
+
+
+def _yes(value: bool) -> str:
+    return "yes" if value else "no"

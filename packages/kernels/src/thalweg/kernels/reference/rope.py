@@ -49,8 +49,8 @@ def inverse_frequencies(dim: int, theta: float, yarn: YarnScaling | None = None)
 def rope_table(positions: Tensor, inv_freq: Tensor) -> tuple[Tensor, Tensor]:
     """cos and sin, float32 [n, dim / 2] each, of the float32 products position [n] * inv_freq [dim / 2].
 
-    Evaluated in float32, like the tables of the tiny model's vectors: rounding a float64 cosine gives another last bit in
-    a few percent of the cells, and that moves selections downstream.
+    Evaluated in float32, like the tables of the tiny model's vectors: rounding a float64 cosine gives another last
+    bit in a few percent of the cells, and that moves selections downstream.
     """
     angles = positions.to(torch.float32).unsqueeze(-1) * inv_freq
     return torch.cos(angles), torch.sin(angles)

@@ -1,0 +1,168 @@
+"""Counter-based random numbers, the filters of a request, and the draw of a token.
+
+A row's result depends on that row alone. Seeds are 64-bit patterns: uint64 or int64 tensors, taken modulo 2^64.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from thalweg.interfaces import ConfigError
+from thalweg.kernels.reference.numerics import check_shape, sum_last
+
+FRESH, RESIDUAL, COIN = 0, 1, 2
+GREEDY_BELOW = 1e-5
+
+
+def _signed(value: int) -> int:
+    """A 64-bit pattern as the int64 that has it."""
+    return value - 2**64 if value >= 2**63 else value
+
+
+_GAMMA = _signed(0x9E3779B97F4A7C15)
+_MIX_1 = _signed(0xBF58476D1CE4E5B9)
+_MIX_2 = _signed(0x94D049BB133111EB)
+
+
+def _shift_right(z: Tensor, count: int) -> Tensor:
+    """Logical shift of int64 bit patterns."""
+    return (z >> count) & ((1 << (64 - count)) - 1)
+
+
+def hash_input(seeds: Tensor, positions: Tensor, case: int) -> Tensor:
+    """64-bit input of the hash, as int64, of seeds [n] and positions int [n] in one of the three namespaces."""
+    if case not in (FRESH, RESIDUAL, COIN):
+        raise ConfigError(f"case is {case}; 0 (fresh), 1 (residual) and 2 (acceptance coin) are accepted")
+    if seeds.dtype not in (torch.int64, torch.uint64):
+        raise ConfigError(f"seeds have dtype {seeds.dtype}; uint64 or int64 is required")
+    check_shape("positions", positions, tuple(seeds.shape))
+    bits = seeds.view(torch.int64)
+    state = (3 * positions.to(torch.int64) + case) * _GAMMA
+    return bits ^ state if case == COIN else bits + (state ^ (state << 13))
+
+
+def splitmix_hash(x: Tensor) -> Tensor:
+    """SplitMix64's output for the int64 bit patterns x, as int64."""
+    z = x + _GAMMA
+    z = (z ^ _shift_right(z, 30)) * _MIX_1
+    z = (z ^ _shift_right(z, 27)) * _MIX_2
+    return z ^ _shift_right(z, 31)
+
+
+def uniform(seeds: Tensor, positions: Tensor, case: int = FRESH) -> Tensor:
+    """float64 numbers in [0, 1), a pure function of (seed, position, case)."""
+    return _shift_right(splitmix_hash(hash_input(seeds, positions, case)), 11).to(torch.float64) * 2.0**-53
+
+
+def draw(weights: Tensor, u: Tensor) -> Tensor:
+    """Token ids int32 [n] drawn from weights float32 [n, V] of any total with uniform numbers u float64 [n].
+
+    The first id whose running float64 sum exceeds u times the total; if rounding leaves none, the last id of positive
+    weight. -1 where the total is zero or not finite: the caller decides what that means.
+    """
+    n, vocabulary = weights.shape
+    check_shape("u", u, (n,))
+    if u.dtype != torch.float64:
+        raise ConfigError(f"u has dtype {u.dtype}; float64 is required")
+    if vocabulary == 0:
+        raise ConfigError("weights have no columns; at least one token is required")
+    sums = torch.cumsum(weights.to(torch.float64), -1)
+    total = sums[:, -1]
+    first = (sums <= (u * total).unsqueeze(-1)).sum(-1)
+    last_positive = vocabulary - 1 - (weights.flip(-1) > 0).to(torch.int8).argmax(-1)
+    token = torch.where(first < vocabulary, first, last_positive)
+    return torch.where((total > 0) & torch.isfinite(total), token, -1).to(torch.int32)
+
+
+def argmax_lowest(logits: Tensor) -> Tensor:
+    """Id int32 [n] of the largest of logits [n, V], the lowest among equals; -1 where the largest is not finite."""
+    best = logits.amax(-1, keepdim=True)
+    token = (logits == best).to(torch.int8).argmax(-1)
+    return torch.where(torch.isfinite(best.squeeze(-1)), token, -1).to(torch.int32)
+
+
+def log_softmax(logits: Tensor) -> Tensor:
+    """Log-probabilities float32 [n, V] of logits [n, V], evaluated in float64."""
+    value = logits.to(torch.float64)
+    value = value - value.amax(-1, keepdim=True)
+    return (value - torch.log(sum_last(torch.exp(value))).unsqueeze(-1)).to(torch.float32)
+
+
+def filter_mask(logits: Tensor, top_p: Tensor, top_k: Tensor) -> Tensor:
+    """Which tokens survive top-p and top-k, bool [n, V].
+
+    logits [n, V] after temperature; top_p float [n], 1 = off; top_k int [n], -1 = off.
+    Tokens are ordered by logit, the lower id first among equals. top-p keeps a token whose predecessors' mass is at
+    most top_p (the first always); top-k keeps the first top_k. Both are prefixes, so the shorter one wins.
+    """
+    n, vocabulary = logits.shape
+    check_shape("top_p", top_p, (n,))
+    check_shape("top_k", top_k, (n,))
+    kept = torch.ones(n, vocabulary, dtype=torch.bool, device=logits.device)
+    filtered = torch.nonzero((top_p < 1) | ((top_k > 0) & (top_k < vocabulary))).squeeze(-1)
+    if filtered.numel() == 0:
+        return kept
+    ordered, order = torch.sort(logits[filtered].to(torch.float64), dim=-1, descending=True, stable=True)
+    mass = torch.exp(ordered - ordered[:, :1])
+    total = sum_last(mass).unsqueeze(-1)
+    before = torch.nn.functional.pad(torch.cumsum(mass, -1)[:, :-1], (1, 0))
+    p = top_p[filtered].to(torch.float64).unsqueeze(-1)
+    k = top_k[filtered].to(torch.int64).unsqueeze(-1)
+    rank = torch.arange(vocabulary, device=logits.device)
+    survivors = (before <= p * total) | (p >= 1)
+    survivors &= (rank < k) | (k <= 0)
+    kept[filtered] = torch.zeros_like(survivors).scatter_(-1, order, survivors)
+    return kept
+
+
+def filtered_logprobs(logits: Tensor, temperature: Tensor, top_p: Tensor, top_k: Tensor) -> Tensor:
+    """Log-probabilities float32 [n, V] that a draw uses: temperature, then top-p and top-k, renormalised.
+
+    logits float32 [n, V]; temperature, top_p float [n]; top_k int [n]. Filtered tokens are -inf. A row whose
+    temperature is below 1e-5 is greedy: it is evaluated at 1e-5 and its filters are off.
+    """
+    n = logits.shape[0]
+    check_shape("temperature", temperature, (n,))
+    if bool((temperature < 0).any()):
+        raise ConfigError(f"temperature holds {float(temperature.min())}; it must be at least 0")
+    if bool(((top_p <= 0) | (top_p > 1)).any()):
+        raise ConfigError(f"top_p holds {top_p.tolist()}; every value must be in (0, 1]")
+    greedy = is_greedy(temperature)
+    scale = torch.reciprocal(torch.where(greedy, GREEDY_BELOW, temperature.to(torch.float32)))
+    tempered = logits.to(torch.float32) * scale.unsqueeze(-1)
+    kept = filter_mask(tempered, torch.where(greedy, 1.0, top_p), torch.where(greedy, -1, top_k))
+    return log_softmax(tempered.masked_fill(~kept, -torch.inf))
+
+
+def is_greedy(temperature: Tensor) -> Tensor:
+    """Rows bool [n] that take the argmax: temperature [n] below 1e-5."""
+    return temperature.to(torch.float32) < GREEDY_BELOW
+
+
+def sample_tokens(
+    logits: Tensor, temperature: Tensor, top_p: Tensor, top_k: Tensor, seeds: Tensor, positions: Tensor
+) -> Tensor:
+    """Fresh token ids int32 [n]: the argmax on greedy rows, elsewhere a draw from filtered_logprobs.
+
+    seeds uint64 or int64 [n], positions int [n]. -1 where a row has no finite largest logit.
+    """
+    logprobs = filtered_logprobs(logits, temperature, top_p, top_k)
+    best = argmax_lowest(logits)
+    drawn = draw(torch.exp(logprobs), uniform(seeds, positions, FRESH))
+    return torch.where(is_greedy(temperature) | (best < 0), best, drawn)
+
+
+OPS: dict[str, Callable[..., Any]] = {
+    "splitmix_hash": splitmix_hash,
+    "uniform": uniform,
+    "draw": draw,
+    "argmax_lowest": argmax_lowest,
+    "log_softmax": log_softmax,
+    "filter_mask": filter_mask,
+    "filtered_logprobs": filtered_logprobs,
+    "sample_tokens": sample_tokens,
+}
