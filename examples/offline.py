@@ -20,9 +20,10 @@ def main() -> None:
         completion = output.outputs[0]
         print(f"{output.prompt!r} -> {completion.text!r}")
         print(f"  ended by {completion.finish_reason}, stop {completion.stop_reason!r}")
-        print(f"  {output.metrics.num_prompt_tokens} + {output.metrics.num_output_tokens} tokens, ", end="")
+        metrics = output.metrics
+        print(f"  {metrics.num_prompt_tokens} prompt tokens, {metrics.num_output_tokens} output tokens")
         print(
-            f"first after {output.metrics.time_to_first_token_s:.2f} s, all after {output.metrics.total_time_s:.2f} s\n"
+            f"  first token after {metrics.time_to_first_token_s:.2f} s, the last after {metrics.total_time_s:.2f} s\n"
         )
 
 
