@@ -22,9 +22,7 @@ def main() -> None:
         print(f"  ended by {completion.finish_reason}, stop {completion.stop_reason!r}")
         metrics = output.metrics
         print(f"  {metrics.num_prompt_tokens} prompt tokens, {metrics.num_output_tokens} output tokens")
-        print(
-            f"  first token after {metrics.time_to_first_token_s:.2f} s, the last after {metrics.total_time_s:.2f} s\n"
-        )
+        print(f"  first token after {metrics.time_to_first_token_s:.2f} s, last after {metrics.total_time_s:.2f} s\n")
 
 
 if __name__ == "__main__":
