@@ -2,6 +2,7 @@
 
 from thalweg.kernels.catalog import default_registry
 from thalweg.kernels.dispatch import BoundOps, bind, table
+from thalweg.kernels.reference.cache import RecordFormat
 from thalweg.kernels.reference.rope import YarnScaling
 from thalweg.kernels.registry import Implementation, OpSpec, Registry, Tolerance
 
@@ -9,6 +10,7 @@ __all__ = [
     "BoundOps",
     "Implementation",
     "OpSpec",
+    "RecordFormat",
     "Registry",
     "Tolerance",
     "YarnScaling",
