@@ -51,6 +51,12 @@ def test_options_can_be_replaced_afterwards() -> None:
     assert config.origin("seed") is Origin.ARGUMENT
 
 
+def test_other_defaults_leave_alone_what_somebody_set() -> None:
+    config = EngineConfig.build(environ={"THALWEG_SEED": "5"}).with_defaults(seed=6, stop_preempted_request=False)
+    assert (config.seed, config.scheduler.stop_preempted_request) == (5, False)
+    assert config.origin("stop_preempted_request") is Origin.DEFAULT
+
+
 def test_an_unknown_option_names_close_matches() -> None:
     with pytest.raises(ConfigError, match="unknown option 'max_modl_len'; did you mean max_model_len"):
         EngineConfig.build(environ={}, max_modl_len=5)

@@ -151,6 +151,12 @@ class EngineConfig:
         _refuse_unknown(overrides)
         return _assign(self, overrides, dict.fromkeys(overrides, Origin.ARGUMENT))
 
+    def with_defaults(self, **defaults: Any) -> Self:
+        """This configuration with other defaults: options that somebody set keep their values."""
+        _refuse_unknown(defaults)
+        unset = {name: value for name, value in defaults.items() if self.origin(name) is Origin.DEFAULT}
+        return _assign(self, unset, dict.fromkeys(unset, Origin.DEFAULT))
+
     def for_checkpoint(self, *, max_position_embeddings: int, draft_length: int = 0) -> Self:
         """Settle what depends on the checkpoint.
 

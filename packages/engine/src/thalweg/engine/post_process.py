@@ -1,4 +1,4 @@
-"""From the outcome of a step to the outputs of its requests: text, stop conditions, finish reasons, one final output."""
+"""From the outcome of a step to the outputs of its requests: text, stops, finish reasons, one final output each."""
 
 from __future__ import annotations
 

@@ -1,0 +1,129 @@
+"""Which requests are let in, and the state they start with."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from thalweg.engine.detokenizer import Detokenizer
+from thalweg.engine.requests import RequestState, SamplingRow
+from thalweg.engine.stop import StopChecker
+from thalweg.engine.tokenizer import Tokenizer
+from thalweg.interfaces import ConfigError, RequestError, SamplingParams
+
+
+class PromptTooLongError(RequestError):
+    """The prompt is longer than the model or the cache allows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a prompt must keep to."""
+
+    vocab_size: int
+    max_model_len: int
+    block_size: int
+    num_blocks: int
+    """Blocks of the cache, the null block included."""
+
+
+class Admission:
+    """Checks requests and draws the seeds of those that bring none.
+
+    seed: of the engine. With the same seed and the same order of requests, the drawn seeds are the same.
+    """
+
+    def __init__(
+        self, tokenizer: Tokenizer, limits: Limits, seed: int, clock: Callable[[], float] = time.perf_counter
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._limits = limits
+        self._seeds = np.random.Generator(np.random.PCG64(seed))
+        self._clock = clock
+
+    def admit(
+        self,
+        request_id: str,
+        prompt: str | Sequence[int],
+        params: SamplingParams | Mapping[str, Any] | None,
+        prompt_text: str | None = None,
+    ) -> RequestState:
+        """The state of a new request. Raises RequestError or ConfigError saying what is wrong with it."""
+        sampling_params = _to_params(params)
+        if isinstance(prompt, str):
+            if not prompt:
+                raise RequestError("the prompt is empty; at least one character is needed")
+            prompt_text, prompt = prompt, self._tokenizer.encode(prompt)
+        token_ids = self._check_ids(prompt)
+        self._check_length(len(token_ids))
+        return RequestState(
+            request_id=request_id,
+            prompt=prompt_text,
+            prompt_token_ids=token_ids,
+            params=sampling_params,
+            sampling=self._sampling_row(sampling_params),
+            detokenizer=Detokenizer(self._tokenizer, token_ids),
+            stop_checker=StopChecker(sampling_params.stop),
+            arrival_s=self._clock(),
+        )
+
+    def _check_ids(self, token_ids: object) -> tuple[int, ...]:
+        try:
+            array = np.asarray(token_ids)
+        except ValueError as error:
+            raise RequestError(f"prompt is neither a text nor a flat list of token ids: {error}") from None
+        if array.ndim != 1:
+            raise RequestError(f"prompt has {array.ndim} dimensions; it must be a text or a flat list of token ids")
+        if not array.size:
+            raise RequestError("the prompt is empty; at least one token is needed")
+        if array.dtype.kind not in "iu":
+            raise RequestError(f"prompt holds {array.dtype} values; token ids must be integers")
+        bad = np.flatnonzero((array < 0) | (array >= self._limits.vocab_size))
+        if bad.size:
+            raise RequestError(
+                f"prompt token {int(bad[0])} is {int(array[bad[0]])}; it must be in 0..{self._limits.vocab_size - 1}"
+            )
+        return tuple(array.tolist())
+
+    def _check_length(self, length: int) -> None:
+        limits = self._limits
+        if length > limits.max_model_len:
+            raise PromptTooLongError(f"the prompt has {length} tokens; max_model_len is {limits.max_model_len}")
+        num_needed = -(-length // limits.block_size)
+        if num_needed >= limits.num_blocks:
+            raise PromptTooLongError(f"the prompt needs {num_needed} cache blocks; there are {limits.num_blocks - 1}")
+
+    def _sampling_row(self, params: SamplingParams) -> SamplingRow:
+        vocab_size = self._limits.vocab_size
+        for token_id in params.stop_token_ids:
+            if token_id >= vocab_size:
+                raise RequestError(f"stop_token_ids contains {token_id}; it must be in 0..{vocab_size - 1}")
+        ending = set(params.stop_token_ids)
+        if not params.ignore_eos:
+            ending.add(self._tokenizer.eos_token_id)
+        if params.min_tokens and len(ending) >= vocab_size:
+            raise RequestError(f"min_tokens is {params.min_tokens} and every token is a stop; no token could be drawn")
+        # Always drawn, so that a request with a seed of its own does not shift the seeds of later ones.
+        drawn = int(self._seeds.integers(0, 2**64, dtype=np.uint64))
+        return SamplingRow(
+            temperature=params.temperature,
+            top_p=params.top_p,
+            top_k=params.top_k,
+            seed=drawn if params.seed is None else params.seed,
+            min_tokens=params.min_tokens,
+            forbidden_ids=np.array(sorted(ending), np.int64),
+        )
+
+
+def _to_params(params: object) -> SamplingParams:
+    if params is None:
+        return SamplingParams()
+    if isinstance(params, SamplingParams):
+        return params
+    if isinstance(params, Mapping):
+        return SamplingParams.from_dict(params)
+    raise ConfigError(f"sampling_params is {type(params).__name__}; it must be SamplingParams, a mapping or None")

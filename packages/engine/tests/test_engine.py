@@ -1,0 +1,383 @@
+"""The step loop over a real scheduler and a scripted model: admission, stops, aborts, failures, nothing leaked."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from thalweg.engine.admission import Admission, Limits
+from thalweg.engine.engine import EngineFailedError, Forwarded, LLMEngine
+from thalweg.engine.requests import SamplingRow
+from thalweg.engine.sampler import Sampled
+from thalweg.engine.tokenizer import Tokenizer
+from thalweg.interfaces import ConfigError, RequestError, RequestOutput, SamplingParams, StepKind, StepPlan
+from thalweg.scheduler.config import SchedulerConfig
+from thalweg.scheduler.reference import Scheduler
+
+VOCAB, BLOCK, EOS = 512, 8, 1
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
+
+
+class ScriptedRunner:
+    """Says the next letter of the alphabet after a sequence's newest token, or what `say` makes of it."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self.letters = [tokenizer.encode(letter, add_bos=False)[0] for letter in LETTERS]
+        self.say: Callable[[int], int] = lambda token_id: token_id
+        self.broken: Callable[[int], bool] = lambda token_id: False
+        self.fail_at_step = -1
+        self.plans: list[StepPlan] = []
+        self.is_closed = False
+
+    def run(self, plan: StepPlan, sampling: Sequence[SamplingRow]) -> Forwarded:
+        assert len(sampling) == plan.sequence_ids.size
+        self.plans.append(plan)
+        if plan.step == self.fail_at_step:
+            raise RuntimeError("device lost")
+        if plan.kind is StepKind.PREFILL:
+            newest = plan.token_ids[np.cumsum(plan.query_lengths) - 1]
+        else:
+            newest = plan.tail_token_ids[:, -1]
+        following = [self._after(token_id) for token_id in newest.tolist()]
+        sampled = np.array([self.say(token_id) for token_id in following], np.int32)
+        return Forwarded(Sampled(sampled, np.array([self.broken(token_id) for token_id in following], np.bool_)), 0.0)
+
+    def close(self) -> None:
+        self.is_closed = True
+
+    def _after(self, token_id: int) -> int:
+        index = self.letters.index(token_id) if token_id in self.letters else -1
+        return self.letters[(index + 1) % len(self.letters)]
+
+
+class Bench:
+    """An engine, its parts, and what must hold whenever it is idle."""
+
+    def __init__(self, tokenizer: Tokenizer, *, num_blocks: int = 41, **scheduler: object) -> None:
+        options = {"max_num_seqs": 4, "max_model_len": 64, "stop_preempted_request": False} | scheduler
+        config = SchedulerConfig(**options)  # type: ignore[arg-type]
+        self.scheduler = Scheduler(config, num_blocks=num_blocks, num_state_slots=6, block_size=BLOCK, vocab_size=VOCAB)
+        self.runner = ScriptedRunner(tokenizer)
+        limits = Limits(VOCAB, config.max_model_len, BLOCK, num_blocks)
+        self.engine = LLMEngine(self.scheduler, self.runner, tokenizer, Admission(tokenizer, limits, seed=0))
+        self.finals: dict[str, RequestOutput] = {}
+        self.history: list[RequestOutput] = []
+
+    def step(self) -> list[RequestOutput]:
+        outputs = self.engine.step()
+        for output in outputs:
+            assert output.request_id not in self.finals, "an output after the final one"
+            if output.finished:
+                self.finals[output.request_id] = output
+        self.history += outputs
+        return outputs
+
+    def drain(self) -> dict[str, RequestOutput]:
+        for _ in range(2000):
+            if not self.engine.has_unfinished():
+                break
+            self.step()
+        assert not self.engine.has_unfinished()
+        assert self.scheduler.blocks.num_free == self.scheduler.blocks.capacity - 1
+        assert self.scheduler.state_slots.num_free == self.scheduler.state_slots.capacity - 1
+        return self.finals
+
+    def text(self, request_id: str) -> str:
+        return self.finals[request_id].outputs[0].text
+
+
+@pytest.fixture
+def bench(tokenizer: Tokenizer) -> Bench:
+    return Bench(tokenizer)
+
+
+def params(**values: object) -> SamplingParams:
+    return SamplingParams(**({"max_tokens": 8, "temperature": 0.0} | values))  # type: ignore[arg-type]
+
+
+def test_a_request_grows_step_by_step_and_ends_once(bench: Bench) -> None:
+    bench.engine.add_request("r", "xyz", params(max_tokens=3))
+    bench.drain()
+    assert [output.outputs[0].text for output in bench.history] == ["a", "ab", "abc"]
+    assert [output.finished for output in bench.history] == [False, False, True]
+    final = bench.finals["r"]
+    assert final.outputs[0].finish_reason == "length"
+    assert final.error is None
+    assert (final.metrics.num_prompt_tokens, final.metrics.num_output_tokens) == (4, 3)
+    first, total = final.metrics.time_to_first_token_s, final.metrics.total_time_s
+    assert first is not None
+    assert total is not None
+    assert 0 <= first <= total
+
+
+def test_text_prompts_start_with_the_begin_token_and_id_prompts_are_used_as_they_are(bench: Bench) -> None:
+    bench.engine.add_request("text", "a", params())
+    bench.engine.add_request("ids", np.array([bench.runner.letters[0]]), params(), prompt_text="shown")
+    finals = bench.drain()
+    assert finals["text"].prompt_token_ids == (0, bench.runner.letters[0])
+    assert finals["ids"].prompt_token_ids == (bench.runner.letters[0],)
+    assert finals["ids"].prompt == "shown"
+    assert finals["text"].outputs == finals["ids"].outputs
+
+
+def test_end_of_sequence_ends_the_output_and_is_not_text(bench: Bench) -> None:
+    stop_at = bench.runner.letters[3]
+    bench.runner.say = lambda token_id: EOS if token_id == stop_at else token_id
+    bench.engine.add_request("r", "z", params())
+    final = bench.drain()["r"].outputs[0]
+    assert (final.text, final.finish_reason, final.stop_reason) == ("abc", "stop", None)
+    assert final.token_ids[-1] == EOS
+
+
+def test_ignore_eos_goes_on_to_the_length(bench: Bench) -> None:
+    bench.runner.say = lambda token_id: EOS
+    bench.engine.add_request("r", "z", params(ignore_eos=True, max_tokens=5))
+    final = bench.drain()["r"].outputs[0]
+    assert (final.token_ids, final.finish_reason) == ((EOS,) * 5, "length")
+
+
+def test_a_stop_token_stays_in_the_output(bench: Bench) -> None:
+    stop = bench.runner.letters[2]
+    bench.engine.add_request("r", "z", params(stop_token_ids=(stop,)))
+    final = bench.drain()["r"].outputs[0]
+    assert (final.text, final.token_ids[-1], final.finish_reason, final.stop_reason) == ("abc", stop, "stop", stop)
+
+
+def test_a_stop_string_leaves_the_output_and_nothing_after_it_leaks(bench: Bench) -> None:
+    bench.engine.add_request("r", "z", params(stop="cde"))
+    bench.engine.add_request("other", "z", params(max_tokens=8))
+    bench.drain()
+    mine = [output.outputs[0] for output in bench.history if output.request_id == "r"]
+    assert [output.text for output in mine] == ["a", "ab", "ab", "ab", "ab"]
+    assert (mine[-1].finish_reason, mine[-1].stop_reason) == ("stop", "cde")
+    assert mine[-1].token_ids == tuple(bench.runner.letters[:5])
+    assert bench.text("other") == "abcdefgh"
+
+
+def test_a_stop_string_in_the_last_allowed_token_counts_as_a_stop(bench: Bench) -> None:
+    bench.engine.add_request("r", "z", params(stop="c", max_tokens=3))
+    final = bench.drain()["r"].outputs[0]
+    assert (final.text, final.finish_reason, final.stop_reason) == ("ab", "stop", "c")
+
+
+def test_text_held_back_for_a_stop_string_is_released_at_the_end(bench: Bench) -> None:
+    bench.engine.add_request("r", "z", params(stop="cdx", max_tokens=4))
+    assert bench.drain()["r"].outputs[0].text == "abcd"
+
+
+def test_nothing_stops_an_output_before_min_tokens(bench: Bench) -> None:
+    letters = bench.runner.letters
+    bench.engine.add_request("string", "z", params(stop="b", min_tokens=2, max_tokens=4))
+    bench.engine.add_request("spanning", "z", params(stop="bc", min_tokens=2, max_tokens=4))
+    bench.engine.add_request("token", "z", params(stop_token_ids=(letters[1], letters[3]), min_tokens=2, max_tokens=6))
+    finals = bench.drain()
+    assert (bench.text("string"), finals["string"].outputs[0].finish_reason) == ("abcd", "length")
+    assert (bench.text("spanning"), finals["spanning"].outputs[0].finish_reason) == ("a", "stop")
+    assert finals["token"].outputs[0].stop_reason == letters[3]
+
+
+@pytest.mark.parametrize(
+    ("prompt", "message"),
+    [
+        ("", "the prompt is empty; at least one character"),
+        ([], "the prompt is empty; at least one token"),
+        ([3, VOCAB], f"prompt token 1 is {VOCAB}; it must be in 0..{VOCAB - 1}"),
+        ([-1], "prompt token 0 is -1"),
+        ([0.5], "token ids must be integers"),
+        ([True], "token ids must be integers"),
+        ([[1, 2]], "2 dimensions"),
+        ([[1], [2, 3]], "neither a text nor a flat list"),
+        ([2**70], "token ids must be integers"),
+        (None, "0 dimensions"),
+        ([5] * 65, "the prompt has 65 tokens; max_model_len is 64"),
+        ("bad \ud800 text", "lone surrogate"),
+    ],
+)
+def test_a_bad_prompt_is_refused_with_its_reason(bench: Bench, prompt: object, message: str) -> None:
+    bench.engine.add_request("good", "z", params(max_tokens=2))
+    with pytest.raises(RequestError, match=message):
+        bench.engine.add_request("bad", prompt, params())  # type: ignore[arg-type]
+    assert set(bench.drain()) == {"good"}
+
+
+def test_a_prompt_that_the_cache_cannot_hold_is_refused(tokenizer: Tokenizer) -> None:
+    bench = Bench(tokenizer, num_blocks=4)
+    with pytest.raises(RequestError, match="the prompt needs 4 cache blocks; there are 3"):
+        bench.engine.add_request("r", [5] * 25, params())
+
+
+def test_bad_sampling_options_are_refused(bench: Bench) -> None:
+    with pytest.raises(RequestError, match="stop_token_ids contains 512"):
+        bench.engine.add_request("r", "z", params(stop_token_ids=(VOCAB,)))
+    with pytest.raises(RequestError, match="every token is a stop"):
+        bench.engine.add_request("r", "z", params(stop_token_ids=tuple(range(VOCAB)), min_tokens=1))
+    with pytest.raises(ConfigError, match="sampling_params is int"):
+        bench.engine.add_request("r", "x", 3)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="unknown sampling option 'temprature'"):
+        bench.engine.add_request("r", "x", {"temprature": 1})
+    assert not bench.engine.has_unfinished()
+
+
+def test_a_request_id_is_unique_while_it_is_in_use(bench: Bench) -> None:
+    bench.engine.add_request("r", "z", params(max_tokens=1))
+    with pytest.raises(RequestError, match="request_id 'r' belongs to an unfinished request"):
+        bench.engine.add_request("r", "y", params())
+    with pytest.raises(RequestError, match="request_id is ''"):
+        bench.engine.add_request("", "y", params())
+    bench.drain()
+    bench.finals.clear()
+    bench.engine.add_request("r", "z", params(max_tokens=2))
+    assert bench.drain()["r"].outputs[0].text == "ab"
+
+
+def test_seeds_are_drawn_from_the_engine_seed_in_order_of_arrival(tokenizer: Tokenizer) -> None:
+    limits = Limits(VOCAB, 64, BLOCK, 10)
+
+    def seeds(seed: int) -> list[int]:
+        admission = Admission(tokenizer, limits, seed)
+        given = [SamplingParams(), SamplingParams(seed=7), SamplingParams()]
+        return [admission.admit("r", "x", one).sampling.seed for one in given]
+
+    assert seeds(1) == seeds(1)
+    assert seeds(1)[1] == 7
+    assert len({*seeds(1), *seeds(2)}) == 5
+
+
+def test_an_abort_reaches_every_state_and_frees_its_memory(tokenizer: Tokenizer) -> None:
+    bench = Bench(tokenizer, chunked_prefill=True, max_num_batched_tokens=16, prefill_interval_all=1)
+    bench.engine.add_request("running", "z", params(max_tokens=40))
+    bench.step()
+    bench.engine.add_request("half", [5] * 50, params())
+    bench.engine.add_request("waiting", "z", params())
+    while not bench.scheduler.has_half_prefilled:
+        bench.step()
+    bench.engine.add_request("unplanned", "z", params())
+    wanted = ["running", "half", "waiting", "unplanned", "nobody", "half"]
+    assert bench.engine.abort_request(wanted) == 4
+    assert bench.engine.abort_request("running") == 0
+    finals = bench.drain()
+    assert {name: final.outputs[0].finish_reason for name, final in finals.items()} == dict.fromkeys(
+        wanted[:4], "abort"
+    )
+    assert finals["running"].outputs[0].text.startswith("a")
+    assert all(final.error is None for final in finals.values())
+
+
+def test_an_abort_of_the_only_request_is_reported_without_another_step(bench: Bench) -> None:
+    bench.engine.add_request("r", "z", params())
+    assert bench.engine.abort_request("r") == 1
+    assert [output.outputs[0].finish_reason for output in bench.engine.flush()] == ["abort"]
+    bench.drain()
+    assert not bench.finals
+
+
+def test_a_preempted_request_is_recomputed_and_says_the_same(tokenizer: Tokenizer) -> None:
+    roomy, tight = Bench(tokenizer), Bench(tokenizer, num_blocks=8)
+    for bench in (roomy, tight):
+        for index in range(4):
+            bench.engine.add_request(str(index), "z" * (index + 1), params(max_tokens=30))
+    expected, got = roomy.drain(), tight.drain()
+    assert {name: final.outputs for name, final in expected.items()} == {
+        name: final.outputs for name, final in got.items()
+    }
+    assert sum(final.metrics.num_preemptions for final in got.values()) > 0
+    assert not any(final.metrics.num_preemptions for final in expected.values())
+
+
+def test_a_preempted_request_can_be_told_to_end(tokenizer: Tokenizer) -> None:
+    bench = Bench(tokenizer, num_blocks=8, stop_preempted_request=True)
+    for index in range(4):
+        bench.engine.add_request(str(index), "z", params(max_tokens=30))
+    ended = [final for final in bench.drain().values() if final.error is not None]
+    assert ended
+    assert {final.outputs[0].finish_reason for final in ended} == {"insufficient_system_resource"}
+    assert all("ran out of blocks" in str(final.error) for final in ended)
+
+
+def test_logits_that_are_not_numbers_fail_one_request_only(bench: Bench) -> None:
+    broken_letter = bench.runner.letters[20]
+    bench.runner.broken = lambda token_id: token_id == broken_letter
+    bench.engine.add_request("bad", "st", params())
+    bench.engine.add_request("good", "z", params())
+    finals = bench.drain()
+    assert finals["bad"].outputs[0].finish_reason == "error"
+    assert "not numbers" in str(finals["bad"].error)
+    assert bench.text("bad") == ""
+    assert bench.text("good") == "abcdefgh"
+
+
+def test_a_failed_step_ends_every_request_with_the_reason(bench: Bench) -> None:
+    bench.engine.add_request("one", "z", params())
+    bench.engine.add_request("two", "z", params())
+    bench.runner.fail_at_step = 2
+    while bench.engine.has_unfinished():
+        bench.step()
+    assert set(bench.finals) == {"one", "two"}
+    for final in bench.finals.values():
+        assert final.outputs[0].finish_reason == "error"
+        assert final.error == "the engine failed: RuntimeError: device lost"
+        assert final.outputs[0].text == "ab"
+    with pytest.raises(EngineFailedError, match="device lost"):
+        bench.engine.add_request("three", "z", params())
+    assert bench.engine.step() == []
+
+
+def test_an_interrupt_is_passed_on_and_ends_the_engine(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(plan: StepPlan, sampling: Sequence[SamplingRow]) -> Forwarded:
+        raise KeyboardInterrupt
+
+    bench.engine.add_request("r", "z", params())
+    monkeypatch.setattr(bench.runner, "run", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        bench.step()
+    assert [output.outputs[0].finish_reason for output in bench.engine.step()] == ["error"]
+    assert not bench.engine.has_unfinished()
+
+
+def test_a_closed_engine_takes_nothing(bench: Bench) -> None:
+    with bench.engine as engine:
+        engine.add_request("r", "z", params())
+    assert bench.runner.is_closed
+    assert not engine.has_unfinished()
+    with pytest.raises(EngineFailedError, match="the engine is closed"):
+        engine.add_request("s", "z", params())
+    with pytest.raises(EngineFailedError, match="the engine is closed"):
+        engine.step()
+
+
+def test_random_traffic_leaks_nothing_and_ends_every_request_once(tokenizer: Tokenizer) -> None:
+    generator = np.random.default_rng(5)
+    for case in range(12):
+        bench = Bench(
+            tokenizer,
+            num_blocks=int(generator.integers(9, 20)),
+            chunked_prefill=bool(case % 2),
+            max_num_batched_tokens=64,
+            prefill_interval_all=3,
+        )
+        alive: list[str] = []
+        for index in range(30):
+            name = f"{case}.{index}"
+            length, output = int(generator.integers(1, 40)), int(generator.integers(1, 20))
+            stop = ("cd",) if generator.random() < 0.3 else ()
+            bench.engine.add_request(name, [5] * length, params(max_tokens=output, stop=stop))
+            alive.append(name)
+            for _ in range(int(generator.integers(0, 5))):
+                bench.step()
+            if generator.random() < 0.3:
+                bench.engine.abort_request(alive[int(generator.integers(len(alive)))])
+        finals = bench.drain()
+        assert set(finals) == set(alive)
+        for final in finals.values():
+            text = final.outputs[0].text
+            assert LETTERS.startswith(text)
+            assert final.outputs[0].finish_reason != "stop" or text == "ab"
+
+
+def test_outputs_do_not_change_after_they_were_returned(bench: Bench) -> None:
+    bench.engine.add_request("r", "z", params(max_tokens=3))
+    first = bench.step()[0]
+    copy = replace(first)
+    bench.drain()
+    assert first == copy
