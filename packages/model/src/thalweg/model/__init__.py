@@ -8,12 +8,19 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from thalweg.model.config import ModelConfig, QuantizationConfig, RopeScaling, VisionConfig
+    from thalweg.model.engram_layout import EngramLayout, hash_multipliers
+    from thalweg.model.engram_vocabulary import EngramVocabulary
+    from thalweg.model.inspect import CheckpointReport, inspect_checkpoint
     from thalweg.model.loader import Checkpoint
     from thalweg.model.names import TensorSpec, tensor_specs
+    from thalweg.model.tiny import small_config, write_random_checkpoint
     from thalweg.model.topology import LayerTopology, Topology
 
 _MODULE_OF = {
     "Checkpoint": "loader",
+    "CheckpointReport": "inspect",
+    "EngramLayout": "engram_layout",
+    "EngramVocabulary": "engram_vocabulary",
     "LayerTopology": "topology",
     "ModelConfig": "config",
     "QuantizationConfig": "config",
@@ -21,11 +28,18 @@ _MODULE_OF = {
     "TensorSpec": "names",
     "Topology": "topology",
     "VisionConfig": "config",
+    "hash_multipliers": "engram_layout",
+    "inspect_checkpoint": "inspect",
+    "small_config": "tiny",
     "tensor_specs": "names",
+    "write_random_checkpoint": "tiny",
 }
 
 __all__ = [
     "Checkpoint",
+    "CheckpointReport",
+    "EngramLayout",
+    "EngramVocabulary",
     "LayerTopology",
     "ModelConfig",
     "QuantizationConfig",
@@ -33,7 +47,11 @@ __all__ = [
     "TensorSpec",
     "Topology",
     "VisionConfig",
+    "hash_multipliers",
+    "inspect_checkpoint",
+    "small_config",
     "tensor_specs",
+    "write_random_checkpoint",
 ]
 
 
