@@ -7,26 +7,41 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from thalweg.model.backbone import Model
     from thalweg.model.config import ModelConfig, QuantizationConfig, RopeScaling, VisionConfig
     from thalweg.model.engram_layout import EngramLayout, hash_multipliers
     from thalweg.model.engram_vocabulary import EngramVocabulary
     from thalweg.model.inspect import CheckpointReport, inspect_checkpoint
     from thalweg.model.loader import Checkpoint
+    from thalweg.model.memory import AttentionMemory, SequenceMemory
+    from thalweg.model.metadata import DecodeMetadata, ForwardBatch, PrefillMetadata
     from thalweg.model.names import TensorSpec, tensor_specs
+    from thalweg.model.numerics import Arithmetic, Mode, Numerics
     from thalweg.model.tiny import small_config, write_random_checkpoint
     from thalweg.model.topology import LayerTopology, Topology
+    from thalweg.model.trace import Trace
 
 _MODULE_OF = {
+    "Arithmetic": "numerics",
+    "AttentionMemory": "memory",
     "Checkpoint": "loader",
     "CheckpointReport": "inspect",
+    "DecodeMetadata": "metadata",
     "EngramLayout": "engram_layout",
     "EngramVocabulary": "engram_vocabulary",
+    "ForwardBatch": "metadata",
     "LayerTopology": "topology",
+    "Mode": "numerics",
+    "Model": "backbone",
     "ModelConfig": "config",
+    "Numerics": "numerics",
+    "PrefillMetadata": "metadata",
     "QuantizationConfig": "config",
     "RopeScaling": "config",
+    "SequenceMemory": "memory",
     "TensorSpec": "names",
     "Topology": "topology",
+    "Trace": "trace",
     "VisionConfig": "config",
     "hash_multipliers": "engram_layout",
     "inspect_checkpoint": "inspect",
@@ -36,16 +51,26 @@ _MODULE_OF = {
 }
 
 __all__ = [
+    "Arithmetic",
+    "AttentionMemory",
     "Checkpoint",
     "CheckpointReport",
+    "DecodeMetadata",
     "EngramLayout",
     "EngramVocabulary",
+    "ForwardBatch",
     "LayerTopology",
+    "Mode",
+    "Model",
     "ModelConfig",
+    "Numerics",
+    "PrefillMetadata",
     "QuantizationConfig",
     "RopeScaling",
+    "SequenceMemory",
     "TensorSpec",
     "Topology",
+    "Trace",
     "VisionConfig",
     "hash_multipliers",
     "inspect_checkpoint",

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 
-from thalweg.interfaces import CacheViews, ConfigError, RequestError
-from thalweg.kernels import bind
+from thalweg.interfaces import CacheViews, ConfigError
+from thalweg.kernels import BoundOps, bind
 from thalweg.model.assembly import build_embedding, build_head, build_layer
 from thalweg.model.config import ModelConfig
 from thalweg.model.engram_vocabulary import EngramVocabulary
@@ -59,15 +58,15 @@ class Model:
         path: str | Path,
         mode: str = "quant",
         arithmetic: str = "exact",
-        ops: Any = None,
+        ops: BoundOps | None = None,
         *,
         trainable: bool = False,
     ) -> Model:
         """Read a checkpoint directory.
 
-        mode: `quant` (every rounding of the device kernels) or `plain` (none). arithmetic: `exact` (float64 carriers) or
-        `float32`. ops: kernels from `thalweg.kernels.bind`, the CPU's by default. trainable: weights collect gradients,
-        in `plain` mode only. Raises ConfigError for options and config values, CheckpointError for damaged files.
+        mode: `quant` (every rounding of the device kernels) or `plain` (none). arithmetic: `exact` (float64 carriers)
+        or `float32`. ops: kernels from `thalweg.kernels.bind`, the CPU's by default. trainable: weights collect
+        gradients, in `plain` mode only. Raises ConfigError for options and config values, CheckpointError for files.
         """
         numerics = Numerics(mode, arithmetic, bind("cpu") if ops is None else ops)
         if trainable and numerics.is_quant:
@@ -128,7 +127,7 @@ class Model:
             image_mask=image_mask,
             image_embeddings=image_embeddings,
         )
-        return list(self.logits(self.forward(batch, memory, trace)).split(lengths))
+        return list(torch.split(self.logits(self.forward(batch, memory, trace)), lengths))
 
     def _ngram_ids(self, sequences: Sequence[torch.Tensor], image_masks: Sequence[torch.Tensor] | None) -> torch.Tensor:
         """int64 [T, N] for sequences that start at position 0."""

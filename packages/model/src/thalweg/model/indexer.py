@@ -92,6 +92,8 @@ class Indexer:
         if self._candidates is CandidateRole.PUBLISH:
             block_scores = ops.block_scores(scores, visible, self._block_size)
             state.blocks = ops.select_candidate_blocks(block_scores, visible, self._block_size, self._topk_blocks)
+            if state.trace is not None:
+                state.trace.record("blocks", self._layer, state.blocks)
         elif self._candidates is CandidateRole.RESTRICT:
             if state.blocks is None:
                 raise InvariantError(f"layer {self._layer} restricts its selection before any blocks were published")
@@ -99,5 +101,3 @@ class Indexer:
         state.selection = ops.select_topk(scores, visible, self._topk)
         if state.trace is not None:
             state.trace.record("topk", self._layer, state.selection)
-            if self._candidates is CandidateRole.PUBLISH:
-                state.trace.record("blocks", self._layer, state.blocks)

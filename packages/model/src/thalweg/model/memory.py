@@ -15,8 +15,8 @@ from thalweg.model.numerics import Numerics
 class AttentionMemory(Protocol):
     """Keys of all layers for the rows of one forward pass.
 
-    T rows of the pass, W window size, D head dim, d index head dim, k selected entries per row, E entries of one stream that
-    the pass completes. A memory quantises what it is given and returns values as a later pass would read them.
+    T rows of the pass, W window size, D head dim, d index head dim, k selected entries per row, E entries of one stream
+    that the pass completes. A memory quantises what it is given and returns values as a later pass would read them.
     """
 
     def window(self, layer: int, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -38,7 +38,7 @@ class AttentionMemory(Protocol):
         """Add index keys [E, d] of an index-key-source layer."""
 
     def index_keys(self, layer: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Keys [M, d] of an index-key-source layer, and for each row its own and visible range int64 begin [T], end [T]."""
+        """Keys [M, d] of an index-key-source layer, and the range int64 begin [T], end [T] that each row may see."""
 
     def selected_main(self, layer: int, selection: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Entries [S, D] of a KV-source layer, and int64 [T, k] indices of the selected ones; -1 stays -1."""

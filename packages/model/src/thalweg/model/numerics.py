@@ -8,11 +8,12 @@ float64 for `exact` arithmetic and float32 otherwise.
 from __future__ import annotations
 
 import enum
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 
 from thalweg.interfaces import ConfigError
+from thalweg.kernels import BoundOps
 
 _Choice = TypeVar("_Choice", bound=enum.Enum)
 
@@ -39,7 +40,7 @@ class Numerics:
 
     __slots__ = ("_rounds_f32", "arithmetic", "dtype", "is_quant", "mode", "ops")
 
-    def __init__(self, mode: str | Mode, arithmetic: str | Arithmetic, ops: Any) -> None:
+    def __init__(self, mode: str | Mode, arithmetic: str | Arithmetic, ops: BoundOps) -> None:
         """ops: the kernels of the device, from `thalweg.kernels.bind`."""
         self.mode = _choose(Mode, "mode", mode)
         self.arithmetic = _choose(Arithmetic, "arithmetic", arithmetic)

@@ -1,7 +1,7 @@
 """Attention memory in the paged cache: window rings and compressor rings in state slots, streams in blocks.
 
-Everything goes through the cache's byte formats, so a value read in the step that wrote it equals the one that any later
-step reads. In `plain` mode the records are raw float64 rows.
+Everything goes through the cache's byte formats, so a value read in the step that wrote it equals the one that any
+later step reads. In `plain` mode the records are raw float64 rows.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 
 from thalweg.interfaces import CacheViews, ConfigError
-from thalweg.kernels import RecordFormat
+from thalweg.kernels.reference.cache import RecordFormat
 from thalweg.model.config import ModelConfig
 from thalweg.model.memory import AttentionMemory
 from thalweg.model.metadata import DecodeMetadata, PrefillMetadata

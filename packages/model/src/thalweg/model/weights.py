@@ -1,4 +1,4 @@
-"""Checkpoint tensors as the forward pass wants them: de-quantised once, in the carrier dtype, matrices with one input joined."""
+"""Checkpoint tensors as the forward pass wants them: de-quantised once, matrices of one input joined."""
 
 from __future__ import annotations
 
