@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from collections.abc import Sequence as SequenceOf
 from typing import Any
 
@@ -86,6 +85,8 @@ class Scheduler:
         """Between finish_step and process."""
         self._unreleased: dict[int, list[Sequence]] = {}
         """Finished sequences by the step that listed them, until `release`."""
+        self._kept: set[int] = set()
+        """Held when `release` came by."""
 
     def add(
         self,
@@ -204,18 +205,20 @@ class Scheduler:
         check_result(result, planned, self._state.sizes.draft_length)
         outcome = process_step(self._state, planned, result)
         self._planned = None
-        self._forget(planned.finished)
-        self._forget(planned.dropped)
+        for sequence in [*planned.finished, *planned.dropped]:
+            self._forget(sequence)
         return outcome
 
     def release(self, step: int) -> None:
         """Does nothing the second time. Raises ValueError for a step that was not planned yet."""
         if not 0 <= step < self._next_step:
             raise ValueError(f"cannot release step {step}; {self._next_step} steps were planned")
-        finished = [sequence for sequence in self._unreleased.pop(step, []) if not sequence.is_held]
-        for sequence in finished:
-            self._state.memory.release(sequence)
-        self._forget(finished)
+        for sequence in self._unreleased.pop(step, []):
+            if sequence.is_held:
+                self._kept.add(sequence.sequence_id)
+            else:
+                self._state.memory.release(sequence)
+                self._forget(sequence)
 
     def hold(self, sequence_id: int) -> None:
         """Raises ValueError for a sequence that is unknown or already gone."""
@@ -224,24 +227,22 @@ class Scheduler:
         self._sequences[sequence_id].is_held = True
 
     def release_one(self, sequence_id: int) -> None:
-        """Raises ValueError for a sequence that is not finished and still uses its memory."""
+        """End a hold. The memory goes now if `release` passed it over, else when `release` gets to it."""
         sequence = self._sequences.get(sequence_id)
         if sequence is None:
             return
-        if not sequence.is_finished:
-            raise ValueError(f"cannot release sequence {sequence_id}: it is not finished")
         sequence.is_held = False
-        self._state.memory.release(sequence)
-        self._forget([sequence])
+        if sequence_id in self._kept:
+            self._kept.remove(sequence_id)
+            self._state.memory.release(sequence)
+            self._forget(sequence)
 
-    def _forget(self, sequences: Iterable[Sequence]) -> None:
-        """Drop the records of sequences that left the queues, own nothing and have had their final record."""
-        pending = self._planned
-        for sequence in sequences:
-            is_listed = pending is not None and (sequence in pending.finished or sequence in pending.dropped)
-            is_queued = sequence in self._state.running or sequence in self._state.waiting
-            if not (is_listed or is_queued or sequence.blocks):
-                self._sequences.pop(sequence.sequence_id, None)
+    def _forget(self, sequence: Sequence) -> None:
+        """Drop the record of a sequence that left the queues, once its step is processed and it owns nothing."""
+        if self._planned is not None and sequence in self._planned.finished:
+            return
+        if not sequence.blocks:
+            self._sequences.pop(sequence.sequence_id, None)
 
     @property
     def blocks(self) -> BlockAllocator:
