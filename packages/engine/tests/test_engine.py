@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from thalweg.engine.admission import Admission, Limits
-from thalweg.engine.engine import EngineFailedError, Forwarded, LLMEngine
+from thalweg.engine.engine import EngineFailedError, LLMEngine
+from thalweg.engine.inflight import Forwarded
 from thalweg.engine.requests import SamplingRow
 from thalweg.engine.sampler import Sampled
 from thalweg.engine.tokenizer import Tokenizer

@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 import numpy as np
 
 from thalweg.engine.admission import Admission
+from thalweg.engine.inflight import InflightStep, Runner
 from thalweg.engine.post_process import PostProcessor
 from thalweg.engine.requests import RequestTable, SamplingRow
 from thalweg.engine.sampler import Sampled
@@ -34,33 +34,6 @@ _LOG = logging.getLogger(__name__)
 
 class EngineFailedError(ThalwegError):
     """A step failed and the state of the device is unknown; this engine takes no more requests."""
-
-
-@dataclass(frozen=True, slots=True)
-class Forwarded:
-    """What a runner made of a plan."""
-
-    sampled: Sampled
-    forward_s: float
-    """Wall clock inside the model."""
-
-
-class Runner(Protocol):
-    """Runs the model on the rows of a plan and samples."""
-
-    def run(self, plan: StepPlan, sampling: Sequence[SamplingRow]) -> Forwarded:
-        """Copy and clear cache memory as the plan says, then forward and sample. `sampling`: one entry per row."""
-
-    def close(self) -> None: ...
-
-
-@dataclass(frozen=True, slots=True)
-class InflightStep:
-    """A step between its launch and its post-processing. Without asynchronous scheduling it lives inside `step`."""
-
-    plan: StepPlan
-    forwarded: Forwarded
-    started_s: float
 
 
 class LLMEngine:

@@ -16,6 +16,9 @@ from numpy.typing import NDArray
 from thalweg.engine.sampler_inputs import SamplerInputs
 from thalweg.interfaces import InvariantError
 
+GREEDY_BELOW = 1e-5
+"""Temperatures below this take the argmax."""
+
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
@@ -30,7 +33,7 @@ class Sampled:
 class Sampler:
     """Masks what may not be drawn, then draws: argmax (lowest id) when greedy, else temperature, top-p, top-k.
 
-    ops: bound kernel ops; `sample_tokens` is used.
+    ops: bound kernel ops; `sample_tokens` and `argmax_lowest` are used.
     """
 
     def __init__(self, ops: Any) -> None:
@@ -46,7 +49,14 @@ class Sampler:
         broken = ~torch.isfinite(logits.amax(dim=-1))
         if broken.any():
             logits[broken] = 0.0
-        token_ids = self._ops.sample_tokens(
+        token_ids = self._draw(logits, inputs)
+        return Sampled(token_ids.cpu().numpy().astype(np.int32, copy=False), broken.cpu().numpy())
+
+    def _draw(self, logits: torch.Tensor, inputs: SamplerInputs) -> torch.Tensor:
+        if (inputs.temperatures < GREEDY_BELOW).all():
+            greedy: torch.Tensor = self._ops.argmax_lowest(logits)
+            return greedy
+        drawn: torch.Tensor = self._ops.sample_tokens(
             logits,
             torch.from_numpy(inputs.temperatures),
             torch.from_numpy(inputs.top_ps),
@@ -54,4 +64,4 @@ class Sampler:
             torch.from_numpy(inputs.seeds),
             torch.from_numpy(inputs.row_positions),
         )
-        return Sampled(token_ids.numpy().astype(np.int32, copy=False), broken.numpy())
+        return drawn

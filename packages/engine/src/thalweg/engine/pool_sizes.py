@@ -1,0 +1,76 @@
+"""How many cache blocks and state slots a deployment gets."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from thalweg.cache import (
+    agree_num_blocks,
+    block_table_width,
+    check_num_blocks,
+    free_bytes_for_blocks,
+    max_sequence_length,
+    num_blocks_in,
+    num_state_slots,
+)
+from thalweg.engine.config import EngineConfig
+from thalweg.interfaces import CacheLayout
+
+CPU_MEMORY_FRACTION = 0.5
+"""Default share of the host's memory for the cache when the model runs on the CPU."""
+
+
+@dataclass(frozen=True, slots=True)
+class PoolSizes:
+    """Sizes of the pools, null ids included, and of the block tables."""
+
+    num_blocks: int
+    num_state_slots: int
+    table_width: int
+
+
+def size_pools(config: EngineConfig, layout: CacheLayout, total_bytes: int | None = None) -> PoolSizes:
+    """Sizes for a deployment on the CPU.
+
+    total_bytes: memory of the device; None asks the host. Without `num_blocks` the cache holds `max_num_seqs`
+    sequences of `max_model_len` tokens, or as many blocks as the memory fraction allows if that is less.
+    Raises CapacityError when the longest sequence would fill more than 80 % of the blocks.
+    """
+    scheduler, cache = config.scheduler, config.cache
+    length = max_sequence_length(scheduler.max_model_len, config.speculation.draft_length or 0)
+    slots = num_state_slots(scheduler.max_num_seqs, cache.slot_ratio)
+    num_blocks = cache.num_blocks
+    if num_blocks is None:
+        fraction = CPU_MEMORY_FRACTION if cache.memory_fraction is None else cache.memory_fraction
+        num_blocks = _enough_blocks(length, scheduler.max_num_seqs, layout.tokens_per_block)
+        if layout.block_bytes:
+            free = free_bytes_for_blocks(
+                host_memory_bytes() if total_bytes is None else total_bytes,
+                fraction,
+                0,
+                slots,
+                layout,
+                has_copy_buffer=False,
+            )
+            num_blocks = min(num_blocks, agree_num_blocks([num_blocks_in(free, layout)]))
+    check_num_blocks(num_blocks, length, layout.tokens_per_block)
+    return PoolSizes(num_blocks, slots, block_table_width(length, layout.tokens_per_block))
+
+
+def host_memory_bytes() -> int:
+    """Physical memory of this machine, or of its control group where that is less."""
+    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    try:
+        with open("/sys/fs/cgroup/memory.max", encoding="ascii") as file:
+            limit = file.read().strip()
+    except OSError:
+        return total
+    return min(total, int(limit)) if limit.isdigit() else total
+
+
+def _enough_blocks(length: int, num_sequences: int, tokens_per_block: int) -> int:
+    """Blocks for that many sequences of that length, and for the rule that one fills at most 80 %."""
+    per_sequence = -(-length // tokens_per_block)
+    for_one = -(-length * 5 // (4 * tokens_per_block))
+    return max(num_sequences * per_sequence + 1, for_one + 1)
