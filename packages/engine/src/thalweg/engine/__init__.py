@@ -1,1 +1,83 @@
-"""The step loop that ties the thalweg components together: LLM, LLMEngine and the command line."""
+"""The step loop that ties the thalweg components together: LLM, LLMEngine and the command line.
+
+Names load on first use, so that the command line answers without importing torch.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from thalweg.engine.__about__ import __version__
+
+if TYPE_CHECKING:
+    from thalweg.engine.assembly import build_engine
+    from thalweg.engine.config import FIELDS, EngineConfig, Origin
+    from thalweg.engine.detokenizer import Detokenizer
+    from thalweg.engine.engine import EngineFailedError, LLMEngine
+    from thalweg.engine.llm import LLM
+    from thalweg.engine.sections import BackendConfig, CacheConfig, ReplayConfig, SpeculationConfig
+    from thalweg.engine.stop import StopChecker
+    from thalweg.engine.tokenizer import Tokenizer
+    from thalweg.interfaces import (
+        CompletionOutput,
+        FinishReason,
+        ParallelConfig,
+        RequestMetrics,
+        RequestOutput,
+        SamplingParams,
+    )
+    from thalweg.scheduler.config import SchedulerConfig
+
+_MODULE_OF = {
+    "FIELDS": "thalweg.engine.config",
+    "LLM": "thalweg.engine.llm",
+    "BackendConfig": "thalweg.engine.sections",
+    "CacheConfig": "thalweg.engine.sections",
+    "CompletionOutput": "thalweg.interfaces",
+    "Detokenizer": "thalweg.engine.detokenizer",
+    "EngineConfig": "thalweg.engine.config",
+    "EngineFailedError": "thalweg.engine.engine",
+    "FinishReason": "thalweg.interfaces",
+    "LLMEngine": "thalweg.engine.engine",
+    "Origin": "thalweg.engine.config",
+    "ParallelConfig": "thalweg.interfaces",
+    "ReplayConfig": "thalweg.engine.sections",
+    "RequestMetrics": "thalweg.interfaces",
+    "RequestOutput": "thalweg.interfaces",
+    "SamplingParams": "thalweg.interfaces",
+    "SchedulerConfig": "thalweg.scheduler.config",
+    "SpeculationConfig": "thalweg.engine.sections",
+    "StopChecker": "thalweg.engine.stop",
+    "Tokenizer": "thalweg.engine.tokenizer",
+    "build_engine": "thalweg.engine.assembly",
+}
+
+__all__ = [
+    "FIELDS",
+    "LLM",
+    "BackendConfig",
+    "CacheConfig",
+    "CompletionOutput",
+    "Detokenizer",
+    "EngineConfig",
+    "EngineFailedError",
+    "FinishReason",
+    "LLMEngine",
+    "Origin",
+    "ParallelConfig",
+    "ReplayConfig",
+    "RequestMetrics",
+    "RequestOutput",
+    "SamplingParams",
+    "SchedulerConfig",
+    "SpeculationConfig",
+    "StopChecker",
+    "Tokenizer",
+    "__version__",
+    "build_engine",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_MODULE_OF[name]), name)
