@@ -196,7 +196,8 @@ def _raw(tensor: torch.Tensor) -> bytes:
 
 def _values(spec: TensorSpec, seed: int) -> torch.Tensor:
     """float32 values before storage: sizes that keep every activation near 1 and every branch alive."""
-    generator = torch.Generator().manual_seed(seed % 2**31 << 32 | zlib.crc32(spec.name.encode()))
+    # One hash of both: the generator reads only the low 32 bits of what it is seeded with.
+    generator = torch.Generator().manual_seed(zlib.crc32(f"{seed} {spec.name}".encode()))
     shape = (spec.shape[0], 2 * spec.shape[1]) if spec.format == "fp4" else spec.shape
     noise = torch.randn(shape, generator=generator)
     leaf = spec.name.rsplit(".", 2)[-2 if spec.name.endswith(".weight") else -1]
