@@ -7,7 +7,7 @@ import json
 
 from thalweg.engine.cli.options import add_engine_options, engine_config
 from thalweg.engine.cli.table import render
-from thalweg.engine.config import Origin, ResolvedOption
+from thalweg.engine.config import EngineConfig, Origin, ResolvedOption
 from thalweg.engine.environment import unknown_variables
 
 
@@ -19,10 +19,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the table. Raises ConfigError for a bad option or variable."""
-    from thalweg.engine.checkpoint import settle
-
-    options = settle(engine_config(arguments)).resolved()
+    """Print what `thalweg generate` would use. Raises ThalwegError for a bad option, variable or checkpoint."""
+    options = _settled(engine_config(arguments)).resolved()
     if arguments.json:
         print(json.dumps({o.field.name: {"value": o.value, "origin": _origin(o)} for o in options}, indent=2))
         return 0
@@ -31,6 +29,15 @@ def run(arguments: argparse.Namespace) -> int:
         hint = f"; did you mean {close}?" if close else ""
         print(f"note: {name} is set, but the engine has no such option{hint}")
     return 0
+
+
+def _settled(config: EngineConfig) -> EngineConfig:
+    from thalweg.engine.assembly import checkpoint_directory
+    from thalweg.model import ModelConfig
+
+    facts = ModelConfig.from_file(checkpoint_directory(config))
+    config = config.with_defaults(stop_preempted_request=False)
+    return config.for_checkpoint(max_position_embeddings=facts.max_position_embeddings)
 
 
 def _origin(option: ResolvedOption) -> str:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import argparse
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from thalweg.interfaces import ConfigError
+
+if TYPE_CHECKING:
+    from thalweg.model import ModelConfig
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -37,16 +40,18 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _seed(text: str) -> int:
-    if not text.isascii() or not text.isdecimal() or int(text) >= 2**63:
-        raise ConfigError(f"--seed is {text!r}; it must be an integer from 0 to 2**63-1")
+    if not (text.isascii() and text.isdecimal() and int(text) < 2**64):
+        raise ConfigError(f"--seed is {text!r}; it must be an integer from 0 to 2**64-1")
     return int(text)
 
 
-def _read_config(path: Path) -> dict[str, Any]:
+def _read_config(path: Path) -> ModelConfig:
+    from thalweg.model import ModelConfig
+
     try:
-        config = json.loads(path.read_text(encoding="utf-8"))
+        document = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ConfigError(f"--config {path} cannot be read: {error}") from None
-    if not isinstance(config, dict):
-        raise ConfigError(f"--config {path} holds {type(config).__name__}; it must be a JSON object")
-    return config
+    if not isinstance(document, dict):
+        raise ConfigError(f"--config {path} holds {type(document).__name__}; it must be a JSON object")
+    return ModelConfig.from_dict(document)

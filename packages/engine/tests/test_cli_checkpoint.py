@@ -1,0 +1,193 @@
+"""The command line with a small random checkpoint, in processes of their own where that is the point."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from thalweg.engine import LLM, SamplingParams
+from thalweg.engine.cli import main
+
+SMALL = ["--max-model-len", "256", "--arithmetic", "float32"]
+
+
+def thalweg(
+    *arguments: str, stdin: bytes = b"", environ: dict[str, str] | None = None
+) -> "subprocess.CompletedProcess[bytes]":
+    """Run the command line as a user does."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("THALWEG_")}
+    return subprocess.run(
+        [sys.executable, "-m", "thalweg.engine.cli", *arguments],
+        input=stdin,
+        capture_output=True,
+        env={**clean, **(environ or {})},
+    )
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> str:
+    directory = tmp_path_factory.mktemp("tiny") / "random"
+    assert main(["tiny", str(directory), "--seed", "3"]) == 0
+    return str(directory)
+
+
+def test_a_random_checkpoint_is_complete_and_depends_on_its_seed_alone(checkpoint: str, tmp_path: Path) -> None:
+    for seed, is_equal in (("3", True), ("4", False)):
+        assert main(["tiny", str(tmp_path / seed), "--seed", seed]) == 0
+        files = {file.name: file.read_bytes() for file in Path(checkpoint).iterdir()}
+        again = {file.name: file.read_bytes() for file in (tmp_path / seed).iterdir()}
+        assert set(files) == set(again)
+        assert {"config.json", "tokenizer.json", "model.safetensors.index.json"} < set(files)
+        assert (files == again) is is_equal
+
+
+def test_a_config_decides_the_dimensions(checkpoint: str, tmp_path: Path) -> None:
+    config = json.loads((Path(checkpoint) / "config.json").read_text())
+    config["text_config"]["moe_intermediate_size"] *= 2
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert main(["tiny", str(tmp_path / "wide"), "--config", str(tmp_path / "config.json")]) == 0
+    written = json.loads((tmp_path / "wide" / "config.json").read_text())
+    assert written["text_config"]["moe_intermediate_size"] == config["text_config"]["moe_intermediate_size"]
+
+
+def test_generate_prints_what_the_api_returns(checkpoint: str) -> None:
+    prompts = ["abc def", "xyz"]
+    command = ["generate", "--model", checkpoint, *SMALL, "--max-tokens", "6", "--temperature", "0.7", "--seed", "5"]
+    result = thalweg(*command, "--prompt", prompts[0], "--json", "--prompts-file", "-", stdin=b"\nxyz\n")
+    assert (result.returncode, result.stderr) == (0, b"")
+    lines = [json.loads(line) for line in result.stdout.splitlines()]
+    with LLM(checkpoint, max_model_len=256, arithmetic="float32", seed=5) as llm:
+        expected = llm.generate(prompts, SamplingParams(max_tokens=6, temperature=0.7), use_tqdm=False)
+    assert [line["prompt"] for line in lines] == prompts
+    for line, output in zip(lines, expected, strict=True):
+        completion = output.outputs[0]
+        assert line["outputs"][0]["text"] == completion.text
+        assert line["outputs"][0]["token_ids"] == list(completion.token_ids)
+        assert line["outputs"][0]["finish_reason"] == completion.finish_reason
+        assert line["prompt_token_ids"] == list(output.prompt_token_ids)
+        assert line["metrics"]["num_output_tokens"] == len(completion.token_ids)
+
+
+def test_a_prompt_that_cannot_be_served_fails_alone_and_shows_in_the_status(
+    checkpoint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["generate", "--model", checkpoint, *SMALL, "--max-tokens", "2"]
+    assert main([*command, "--prompt", "", "--prompt", "ok", "--prompt", "x y " * 300]) == 1
+    captured = capsys.readouterr()
+    headers = [line for line in captured.out.splitlines() if line.startswith("== prompt")]
+    assert ["failed" in header for header in headers] == [True, False, True]
+    assert "max_model_len" in headers[2]
+    assert captured.err == "thalweg: 2 of 3 prompts failed\n"
+
+
+def test_the_environment_fills_defaults_of_generate(checkpoint: str) -> None:
+    environ = {"THALWEG_MODEL": checkpoint, "THALWEG_MAX_MODEL_LEN": "64", "THALWEG_ARITHMETIC": "float32"}
+    result = thalweg("generate", "--max-tokens", "2", stdin=b"one\n", environ=environ)
+    assert result.returncode == 0
+    assert result.stdout.startswith(b"== prompt 1: ")
+    result = thalweg("generate", "--max-tokens", "2", stdin=b"one\n", environ={**environ, "THALWEG_MODEL": "/nowhere"})
+    assert (result.returncode, result.stderr.count(b"\n"), result.stdout) == (2, 1, b"")
+    assert b"/nowhere" in result.stderr
+    assert b"Traceback" not in result.stderr
+
+
+def test_a_reader_that_leaves_early_is_not_an_error(checkpoint: str) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "thalweg.engine.cli", "inspect", checkpoint],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    process.stdout.close()
+    assert process.stderr is not None
+    assert process.stderr.read() == b""
+    assert process.wait() == 0
+
+
+def test_an_interrupt_is_one_line(checkpoint: str) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "thalweg.engine.cli", "generate", "--model", checkpoint],
+        stdin=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    time.sleep(1.0)  # it waits for standard input
+    process.send_signal(signal.SIGINT)
+    _, error = process.communicate()
+    assert (process.returncode, error) == (130, b"thalweg: interrupted\n")
+
+
+def test_config_names_the_origin_of_every_value(
+    checkpoint: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("THALWEG_MAX_NUM_SEQS", "7")
+    monkeypatch.setenv("THALWEG_MAX_NUM_SEQ", "8")
+    assert main(["config", "--model", checkpoint, "--seed", "5"]) == 0
+    output = capsys.readouterr().out
+    rows = {line.split()[0]: line.split()[1:] for line in output.splitlines()}
+    assert rows["max_num_seqs"] == ["7", "THALWEG_MAX_NUM_SEQS"]
+    assert rows["seed"] == ["5", "--seed"]
+    assert rows["mode"] == ["quant", "default"]
+    assert rows["draft_length"] == ["0", "checkpoint"]
+    assert "THALWEG_MAX_NUM_SEQ is set" in output
+    assert "did you mean THALWEG_MAX_NUM_SEQS?" in output
+    assert main(["config", "--model", checkpoint, "--json"]) == 0
+    values = json.loads(capsys.readouterr().out)
+    assert values["model"] == {"value": checkpoint, "origin": "--model"}
+    assert values["max_num_seqs"] == {"value": 7, "origin": "THALWEG_MAX_NUM_SEQS"}
+
+
+def test_inspect_reports_a_complete_checkpoint_with_success(
+    checkpoint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["inspect", checkpoint]) == 0
+    assert "embed.weight" in capsys.readouterr().out
+
+
+def test_inspect_reports_an_incomplete_checkpoint_with_status_one(
+    checkpoint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shard = sorted(Path(checkpoint).glob("*.safetensors"))[0].name
+    for file in Path(checkpoint).iterdir():
+        if file.name != shard:
+            (tmp_path / file.name).symlink_to(file)
+    assert main(["inspect", str(tmp_path)]) == 1
+    assert "missing" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", ["inspect", "generate"])
+def test_a_folder_that_is_no_checkpoint_is_one_line(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["inspect", str(tmp_path)] if command == "inspect" else ["generate", "--model", str(tmp_path)]
+    assert main([*arguments, *(["--prompt", "x"] if command == "generate" else [])]) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert "config.json" in error
+
+
+def test_a_missing_tokenizer_is_named(checkpoint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for file in Path(checkpoint).iterdir():
+        if file.name != "tokenizer.json":
+            (tmp_path / file.name).symlink_to(file)
+    assert main(["generate", "--model", str(tmp_path), "--prompt", "x"]) == 2
+    assert "tokenizer.json" in capsys.readouterr().err
+
+
+def test_kernels_lists_every_op_of_the_cpu(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["kernels"]) == 0
+    output = capsys.readouterr().out
+    for op in ("rms_norm", "sample_tokens", "sparse_attention"):
+        assert op in output
+
+
+def test_a_backend_that_is_not_there_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("sm90", "quantum"):
+        assert main(["kernels", "--backend", name]) == 2
+        error = capsys.readouterr().err
+        assert error.count("\n") == 1
+        assert name in error
