@@ -49,9 +49,7 @@ class Views:
         self.layout = SimpleNamespace(ring_length=config.sliding_window + BACKTRACKING)
         self._window, self._main, self._index, self._compressor = {}, {}, {}, {}
         for kind in config.topology.layers:
-            self._window[kind.layer] = _records(
-                num_slots, self.layout.ring_length, self.window_format, config.head_dim
-            )
+            self._window[kind.layer] = _records(num_slots, self.layout.ring_length, self.window_format, config.head_dim)
             if kind.is_kv_source:
                 entries = BLOCK_TOKENS // kind.ratio
                 self._main[kind.layer] = _records(num_blocks, entries, self.main_format, config.head_dim)
@@ -144,9 +142,7 @@ class PagedCache:
                 row += 1
             running.done += count
 
-    def _batch(
-        self, chunks: Sequence[tuple[Running, int]], placeholders: int = 0
-    ) -> tuple[ForwardBatch, torch.Tensor]:
+    def _batch(self, chunks: Sequence[tuple[Running, int]], placeholders: int = 0) -> tuple[ForwardBatch, torch.Tensor]:
         size = self.model.config.engram_max_ngram_size
         tokens, positions, ngrams = [], [], []
         for running, count in chunks:
@@ -184,7 +180,9 @@ class PagedCache:
                 oldest = max(0, position - window + 1)
                 history = max(0, begin - oldest)
                 first_new = window * num_sequences + offsets[-1] + max(oldest, begin) - begin
-                pivots.append((index * window + window - history, history, first_new, j + begin - max(oldest, begin) + 1))
+                pivots.append(
+                    (index * window + window - history, history, first_new, j + begin - max(oldest, begin) + 1)
+                )
                 stores.append(running.slot * ring + position % ring if count - j <= ring else -1)
             offsets.append(offsets[-1] + count)
         tables = {ratio: self._prefill_entries(chunks, ratio) for ratio in self.ratios}

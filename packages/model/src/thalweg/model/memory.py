@@ -52,8 +52,10 @@ class SequenceMemory:
     ) -> None:
         """lengths: number of tokens of each sequence; the pass holds all of them from position 0, one after the other.
 
-        Raises RequestError for an empty sequence.
+        Raises RequestError for an empty sequence, or none at all.
         """
+        if not lengths:
+            raise RequestError("there are no sequences; at least one is needed")
         for index, length in enumerate(lengths):
             if length < 1:
                 raise RequestError(f"sequence {index} has {length} tokens; at least one is needed")
