@@ -5,6 +5,9 @@ Recorded keys that nothing here produces, and why:
   gate_force_random                 a benchmark option that is not offered
   yoco_*                            bounded replay: not available in this version (its other keys are compared)
   kv_ca_index_offset_len            compressed streams without an indexer: every config that has one is refused
+                                    (a recorded dense ratio is built like a sparse one; ks, ke, klen are then extra)
+  cu_seqlens_k                      no op reads it
+  cp_mirror_len                     context parallelism: not available in this version
   selected_prompt_indices, max_top_logprobs, prefill.prompt_tokens, prefill.prompt_logprobs_lens, prefill.enabled
                                     log-probabilities: not available in this version
   speculative.*                     verification of drafts: not available in this version
@@ -16,11 +19,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
+from thalweg.cache import MetadataShape
+from thalweg.engine.inputs import PLACEHOLDER_SEQUENCE, InputBuilder, StepInputs
 from thalweg.engine.requests import SamplingRow
 from thalweg.engine.sampler_inputs import build_sampler_inputs
 from thalweg.engine.token_rows import IMAGE_MARK, CompressedVocabulary, build_token_rows
 from thalweg.interfaces import StepKind, StepPlan, StepStats
+from thalweg.model.metadata import DecodeMetadata, PrefillMetadata
 
 GOLDEN = Path(__file__).parent / "golden"
 EOS = 1
@@ -52,7 +59,12 @@ def make_plan(kind: StepKind, sequences: list[dict[str, Any]], look_back: int, d
         step=0,
         kind=kind,
         num_batched_tokens=int(query.sum()),
-        sequence_ids=np.arange(num_rows),
+        sequence_ids=np.array(
+            [
+                PLACEHOLDER_SEQUENCE if sequence.get("rid") == "placeholder" else i
+                for i, sequence in enumerate(sequences)
+            ]
+        ),
         query_lengths=query,
         context_lengths=context,
         committed_lengths=committed,
@@ -101,14 +113,71 @@ def sampling_row(values: dict[str, Any]) -> SamplingRow:
     )
 
 
-@pytest.mark.parametrize("index", range(4))
-def test_token_rows_of_a_prefill_equal_the_recorded_ones(index: int) -> None:
-    case = load("prepare_prompt.json")[index]
+def build(case: dict[str, Any], kind: StepKind, draft_length: int = 0) -> StepInputs:
+    given = case["input"]
     vocabulary = identity_vocabulary(case)
-    rows = build_token_rows(make_plan(StepKind.PREFILL, case["input"]["seqs"], vocabulary.max_ngram_size), vocabulary)
-    assert_equal(rows.token_ids, case["output"]["input_ids"])
-    assert_equal(rows.positions, case["output"]["positions"])
-    assert_equal(rows.ngram_ids, case["output"]["ngram_token_ids"])
+    ratios = tuple(sorted(given["sparse_compress_ratios"] + given["dense_compress_ratios"]))
+    shape = MetadataShape(given["block_size"], given["window_size"], given["swa_block_size"], ratios)
+    plan = make_plan(kind, given["seqs"], vocabulary.max_ngram_size, draft_length)
+    rows = [sampling_row({})] * len(given["seqs"])
+    return InputBuilder(shape, given.get("max_num_blocks", 64), vocabulary).build(plan, rows)
+
+
+def assert_per_ratio_equal(ours: dict[int, torch.Tensor], recorded: dict[str, dict[str, Any]]) -> None:
+    for ratio, value in recorded.items():
+        assert_equal(ours[int(ratio)], value)
+
+
+@pytest.mark.parametrize("index", range(4))
+def test_prefill_inputs_equal_the_recorded_ones(index: int) -> None:
+    case = load("prepare_prompt.json")[index]
+    recorded = case["output"]
+    inputs = build(case, StepKind.PREFILL)
+    batch, metadata = inputs.batch, inputs.metadata
+    assert isinstance(metadata, PrefillMetadata)
+    assert batch.valid_mask is None
+    assert_equal(batch.token_ids, recorded["input_ids"])
+    assert_equal(batch.positions, recorded["positions"])
+    assert_equal(batch.ngram_ids, recorded["ngram_token_ids"])
+    assert batch.token_ids.shape == (recorded["total_q"],)
+    assert_equal(metadata.query_offsets, recorded["cu_seqlens_q"])
+    assert_equal(metadata.state_slots, recorded["state_block_idx"])
+    assert_equal(metadata.window_store_slots, recorded["slot_mapping_store_swa"])
+    assert_equal(metadata.window_segments, recorded["load_segments_swa"])
+    assert_equal(metadata.window_pivots, recorded["kv_swa_full_index_pivots"])
+    assert metadata.state_slots.shape[0] * case["input"]["window_size"] == recorded["total_k_swa"]
+    assert_per_ratio_equal(metadata.compressed_offsets, recorded["cu_compressed_seqlens_q"])
+    assert_per_ratio_equal(metadata.compressed_positions, recorded["positions_c"])
+    assert_per_ratio_equal(metadata.compressed_store_slots, recorded["slot_mapping_store_ca"])
+    assert_per_ratio_equal(metadata.compressed_segments, recorded["load_segments_ca"])
+    assert metadata.num_compressed_rows == {int(r): rows for r, rows in recorded["total_k_compressed"].items()}
+    assert_per_ratio_equal(metadata.entry_begin, recorded["ks"])
+    assert_per_ratio_equal(metadata.entry_end, recorded["ke"])
+
+
+@pytest.mark.parametrize("index", range(2))
+def test_decode_inputs_equal_the_recorded_ones(index: int) -> None:
+    case = load("prepare_decode.json")[index]
+    recorded = case["output"]
+    inputs = build(case, StepKind.DECODE, draft_length=3)
+    batch, metadata = inputs.batch, inputs.metadata
+    assert isinstance(metadata, DecodeMetadata)
+    valid = torch.ones_like(batch.token_ids, dtype=torch.bool) if batch.valid_mask is None else batch.valid_mask
+    assert_equal(valid, recorded["valid_token_mask"])
+    assert_equal(batch.token_ids, recorded["input_ids"])
+    assert_equal(batch.positions, recorded["positions"])
+    assert_equal(batch.ngram_ids, recorded["ngram_token_ids"])
+    assert_equal(metadata.query_indices, recorded["query_indices"])
+    assert_equal(metadata.state_slots, recorded["state_block_idx"])
+    assert_equal(metadata.window_store_slots, recorded["slot_mapping_store_swa"])
+    assert_equal(metadata.window_reads, recorded["kv_swa_index_offset_len"])
+    assert_equal(metadata.context_lengths, recorded["context_lens"])
+    assert list(metadata.block_tables.shape) == recorded["block_tables"]["shape"]
+    for row, prefix in zip(metadata.block_tables.tolist(), recorded["block_tables"]["valid_prefix_rows"], strict=True):
+        assert row[: len(prefix)] == prefix
+    assert_per_ratio_equal(metadata.compressed_positions, recorded["positions_c"])
+    assert_per_ratio_equal(metadata.compressed_store_slots, recorded["slot_mapping_store_ca"])
+    assert_per_ratio_equal(metadata.visible_entries, recorded["klen"])
 
 
 @pytest.mark.parametrize("index", range(4))

@@ -74,13 +74,16 @@ class LLM:
         request_ids = [str(next(self._counter)) for _ in token_ids]
         finals: dict[str, RequestOutput] = {}
         with tqdm(total=len(request_ids), desc="Requests", unit="req", disable=not use_tqdm) as bar:
-            for request_id, text, prompt, param in zip(request_ids, texts, token_ids, params, strict=True):
-                try:
-                    self._engine.add_request(request_id, prompt, param, prompt_text=text)
-                except RequestError as error:
-                    finals[request_id] = _refused(request_id, text, prompt, error)
-                    bar.update()
-            self._run(finals, set(request_ids), bar)
+            try:
+                for request_id, text, prompt, param in zip(request_ids, texts, token_ids, params, strict=True):
+                    try:
+                        self._engine.add_request(request_id, prompt, param, prompt_text=text)
+                    except RequestError as error:
+                        finals[request_id] = _refused(request_id, text, prompt, error)
+                        bar.update()
+                self._run(finals, set(request_ids), bar)
+            finally:
+                self._engine.abort_request([request_id for request_id in request_ids if request_id not in finals])
         return [finals[request_id] for request_id in request_ids]
 
     def close(self) -> None:
@@ -95,19 +98,16 @@ class LLM:
 
     def _run(self, finals: dict[str, RequestOutput], mine: set[str], bar: tqdm) -> None:
         num_tokens = 0
-        try:
-            while True:
-                outputs = self._engine.step() if self._engine.has_unfinished() else self._engine.flush()
-                for output in outputs:
-                    if output.finished and output.request_id in mine:
-                        finals[output.request_id] = output
-                        num_tokens += output.metrics.num_output_tokens
-                        bar.set_postfix(tokens=num_tokens, refresh=False)
-                        bar.update()
-                if not self._engine.has_unfinished():
-                    return
-        finally:
-            self._engine.abort_request([request_id for request_id in mine if request_id not in finals])
+        while True:
+            outputs = self._engine.step() if self._engine.has_unfinished() else self._engine.flush()
+            for output in outputs:
+                if output.finished and output.request_id in mine:
+                    finals[output.request_id] = output
+                    num_tokens += output.metrics.num_output_tokens
+                    bar.set_postfix(tokens=num_tokens, refresh=False)
+                    bar.update()
+            if not self._engine.has_unfinished():
+                return
 
 
 def _align(
