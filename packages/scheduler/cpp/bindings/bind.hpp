@@ -1,0 +1,10 @@
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+namespace thalweg::scheduler {
+
+void bind_block_pool(pybind11::module_& module);
+void bind_scheduler(pybind11::module_& module);
+
+}  // namespace thalweg::scheduler

@@ -1,0 +1,21 @@
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+#include "frozen_value.hpp"
+#include "thalweg/scheduler/step_result.hpp"
+
+namespace thalweg::scheduler {
+
+// Turns outcomes into thalweg.interfaces.StepOutcome objects whose arrays are views of the C++ vectors.
+class OutcomeConverter {
+ public:
+  OutcomeConverter();
+
+  pybind11::object convert(StepOutcome&& outcome, std::size_t draft_length) const;
+
+ private:
+  FrozenValue outcome_type_;
+};
+
+}  // namespace thalweg::scheduler

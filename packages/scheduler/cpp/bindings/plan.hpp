@@ -1,0 +1,26 @@
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+#include "frozen_value.hpp"
+#include "thalweg/scheduler/step_plan.hpp"
+
+namespace thalweg::scheduler {
+
+// Turns plans into thalweg.interfaces.StepPlan objects whose arrays are views of the C++ vectors.
+class PlanConverter {
+ public:
+  PlanConverter();
+
+  pybind11::object convert(StepPlan&& plan, std::size_t tail_length, std::size_t draft_length) const;
+
+ private:
+  pybind11::object stats(const StepStats& stats) const;
+
+  FrozenValue plan_type_;
+  FrozenValue stats_type_;
+  pybind11::object kinds_[2];
+  pybind11::object zero_;
+};
+
+}  // namespace thalweg::scheduler

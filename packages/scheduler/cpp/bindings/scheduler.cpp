@@ -1,0 +1,183 @@
+#include <pybind11/gil_safe_call_once.h>
+#include <pybind11/numpy.h>
+#include <pybind11/stl.h>
+
+#include <optional>
+#include <stdexcept>
+
+#include "arrays.hpp"
+#include "bind.hpp"
+#include "outcome.hpp"
+#include "plan.hpp"
+#include "thalweg/scheduler/scheduler.hpp"
+
+namespace py = pybind11;
+
+namespace thalweg::scheduler {
+namespace {
+
+// Python objects that every call needs, looked up once per process.
+struct Interfaces {
+  PlanConverter plans;
+  OutcomeConverter outcomes;
+  py::object ballots[3][2];  // by round and wish
+
+  Interfaces() {
+    const py::module_ module = py::module_::import("thalweg.interfaces");
+    for (int round = 0; round < 3; ++round)
+      for (int wants = 0; wants < 2; ++wants)
+        ballots[round][wants] = module.attr("Ballot")(module.attr("VoteRound")(round), py::bool_(wants != 0));
+  }
+
+  static const Interfaces& get() {
+    PYBIND11_CONSTINIT static py::gil_safe_call_once_and_store<Interfaces> storage;
+    return storage.call_once_and_store_result([] { return Interfaces(); }).get_stored();
+  }
+};
+
+std::int64_t add(Scheduler& scheduler, const py::array& token_ids, std::int32_t max_tokens, std::int32_t eos_token_id,
+                 bool ignore_eos, const std::vector<std::int32_t>& checkpoints, bool is_schedulable,
+                 bool is_structured) {
+  const std::vector<std::int32_t> tokens = prompt_tokens(token_ids);
+  return scheduler.add({.token_ids = tokens,
+                        .max_tokens = max_tokens,
+                        .end_token = ignore_eos ? -1 : eos_token_id,
+                        .checkpoints = checkpoints,
+                        .is_schedulable = is_schedulable,
+                        .is_structured = is_structured});
+}
+
+py::object begin_step(Scheduler& scheduler, bool anyone_running, bool anyone_half_prefilled) {
+  const Ballot ballot = scheduler.begin_step(anyone_running, anyone_half_prefilled);
+  return Interfaces::get().ballots[static_cast<int>(ballot.round)][ballot.wants ? 1 : 0];
+}
+
+py::object finish_step(Scheduler& scheduler, int kind) {
+  if (kind != 0 && kind != 1) throw std::invalid_argument("kind is " + std::to_string(kind) + "; it must be a StepKind");
+  StepPlan plan;
+  {
+    const py::gil_scoped_release release;
+    plan = scheduler.finish_step(static_cast<StepKind>(kind));
+  }
+  const Options& options = scheduler.state().options;
+  return Interfaces::get().plans.convert(std::move(plan), static_cast<std::size_t>(options.tail_length),
+                                         static_cast<std::size_t>(options.draft_length));
+}
+
+py::object process(Scheduler& scheduler, const py::object& result) {
+  const auto step = result.attr("step").cast<std::int64_t>();
+  scheduler.check_due(step);
+  const std::size_t rows = scheduler.step().rows.size();
+  const auto draft_length = static_cast<std::size_t>(scheduler.state().options.draft_length);
+  const std::size_t width = scheduler.step().kind == StepKind::decode ? draft_length : 0;
+  const CheckedArray<std::int32_t> sampled(result, "sampled_token_ids", rows, std::nullopt);
+  const CheckedArray<std::int32_t> accepted(result, "accepted_token_ids", rows, width);
+  const CheckedArray<std::int32_t> drafts(result, "draft_token_ids", rows, width);
+  const CheckedArray<float> confidences(result, "confidences", rows, width, true);
+  std::optional<CheckedArray<std::int8_t>> row_status;
+  if (!result.attr("row_status").is_none()) row_status.emplace(result, "row_status", rows, std::nullopt);
+  const StepResult given{.step = step,
+                         .sampled_token_ids = sampled.values(),
+                         .accepted_token_ids = accepted.values(),
+                         .draft_token_ids = drafts.values(),
+                         .confidences = confidences.values(),
+                         .row_status = row_status ? row_status->values() : std::span<const std::int8_t>{},
+                         .has_row_status = row_status.has_value()};
+  StepOutcome outcome;
+  {
+    const py::gil_scoped_release release;
+    outcome = scheduler.process(given);
+  }
+  return Interfaces::get().outcomes.convert(std::move(outcome), draft_length);
+}
+
+py::dict describe(const Sequence& sequence) {
+  using py::literals::operator""_a;
+  return py::dict("status"_a = static_cast<int>(sequence.status), "len"_a = sequence.length(),
+                  "prompt_len"_a = sequence.prompt_length, "num_computed"_a = sequence.computed,
+                  "blocks"_a = sequence.blocks, "state_slot"_a = sequence.state_slot,
+                  "draft_slot"_a = sequence.draft_slot, "has_draft_info"_a = sequence.has_draft_info,
+                  "num_drafts"_a = sequence.num_drafts(), "schedule_count"_a = sequence.schedule_count,
+                  "process_count"_a = sequence.process_count,
+                  "structured_status"_a = static_cast<int>(sequence.structured_status),
+                  "is_schedulable"_a = sequence.is_schedulable);
+}
+
+py::dict debug_state(const Scheduler& scheduler) {
+  using py::literals::operator""_a;
+  const CoreState& state = scheduler.state();
+  py::list waiting;
+  for (const auto* queue : {&state.waiting.holders(), &state.waiting.others()})
+    for (const Sequence* sequence : *queue) waiting.append(sequence->id);
+  py::list running;
+  for (const Sequence* sequence : state.running) running.append(sequence->id);
+  py::dict sequences;
+  state.sequences.for_each([&](const Sequence& sequence) { sequences[py::int_(sequence.id)] = describe(sequence); });
+  return py::dict("step"_a = scheduler.next_step(), "decode_step"_a = scheduler.decode_steps(), "waiting"_a = waiting,
+                  "running"_a = running, "free_blocks"_a = state.blocks.free_ids(),
+                  "free_state_slots"_a = state.state_slots.free_ids(),
+                  "free_draft_slots"_a = state.draft_slots.free_ids(), "num_preempted"_a = state.num_preempted,
+                  "num_aborted"_a = state.num_aborted, "sequences"_a = sequences);
+}
+
+}  // namespace
+
+void bind_scheduler(py::module_& module) {
+  py::class_<Scheduler>(module, "SchedulerCore", "The native core behind thalweg.scheduler.Scheduler.")
+      .def(py::init([](std::int32_t num_blocks, std::int32_t num_state_slots, std::int32_t block_size,
+                       std::int32_t draft_length, std::int32_t tail_length, std::int32_t vocab_size,
+                       std::int32_t chunk_alignment, std::int32_t max_num_seqs, std::int32_t max_num_batched_tokens,
+                       std::int32_t max_model_len, bool chunked_prefill, bool stop_preempted_request,
+                       std::int64_t prefill_max_sum_seqlen_k, std::int32_t lookahead_tokens,
+                       std::int32_t prefill_interval_all, std::int32_t prefill_interval_any,
+                       std::int32_t prefill_interval_continue, bool is_reference_policy) {
+             Options options;
+             options.num_blocks = num_blocks;
+             options.num_state_slots = num_state_slots;
+             options.block_size = block_size;
+             options.draft_length = draft_length;
+             options.tail_length = tail_length;
+             options.vocab_size = vocab_size;
+             options.chunk_alignment = chunk_alignment;
+             options.max_num_seqs = max_num_seqs;
+             options.max_num_batched_tokens = max_num_batched_tokens;
+             options.max_model_len = max_model_len;
+             options.chunked_prefill = chunked_prefill;
+             options.stop_preempted_request = stop_preempted_request;
+             options.prefill_max_sum_context = prefill_max_sum_seqlen_k;
+             options.lookahead_tokens = lookahead_tokens;
+             options.prefill_interval_all = prefill_interval_all;
+             options.prefill_interval_any = prefill_interval_any;
+             options.prefill_interval_continue = prefill_interval_continue;
+             options.policy = is_reference_policy ? Policy::reference : Policy::standard;
+             return std::make_unique<Scheduler>(options);
+           }),
+           py::kw_only(), py::arg("num_blocks"), py::arg("num_state_slots"), py::arg("block_size"),
+           py::arg("draft_length"), py::arg("tail_length"), py::arg("vocab_size"), py::arg("chunk_alignment"),
+           py::arg("max_num_seqs"), py::arg("max_num_batched_tokens"), py::arg("max_model_len"),
+           py::arg("chunked_prefill"), py::arg("stop_preempted_request"), py::arg("prefill_max_sum_seqlen_k"),
+           py::arg("lookahead_tokens"), py::arg("prefill_interval_all"), py::arg("prefill_interval_any"),
+           py::arg("prefill_interval_continue"), py::arg("is_reference_policy"))
+      .def("add", &add, py::arg("token_ids"), py::kw_only(), py::arg("max_tokens"), py::arg("eos_token_id"),
+           py::arg("ignore_eos") = false, py::arg("checkpoints") = py::tuple(), py::arg("is_schedulable") = true,
+           py::arg("is_structured") = false)
+      .def(
+          "abort", [](Scheduler& scheduler, const std::vector<std::int64_t>& ids) { return scheduler.abort(ids); },
+          py::arg("sequence_ids"))
+      .def("set_schedulable", &Scheduler::set_schedulable, py::arg("sequence_id"))
+      .def("begin_step", &begin_step, py::arg("anyone_running"), py::arg("anyone_half_prefilled") = false)
+      .def("try_prefill", &Scheduler::try_prefill, py::call_guard<py::gil_scoped_release>())
+      .def("finish_step", &finish_step, py::arg("kind"))
+      .def("process", &process, py::arg("result"))
+      .def("release", &Scheduler::release, py::arg("step"), py::call_guard<py::gil_scoped_release>())
+      .def("hold", &Scheduler::hold, py::arg("sequence_id"))
+      .def("release_one", &Scheduler::release_one, py::arg("sequence_id"))
+      .def_property_readonly("blocks", &Scheduler::blocks, py::return_value_policy::reference_internal)
+      .def_property_readonly("state_slots", &Scheduler::state_slots, py::return_value_policy::reference_internal)
+      .def_property_readonly("has_unfinished", &Scheduler::has_unfinished)
+      .def_property_readonly("has_running", &Scheduler::has_running)
+      .def_property_readonly("has_half_prefilled", &Scheduler::has_half_prefilled)
+      .def("debug_state", &debug_state);
+}
+
+}  // namespace thalweg::scheduler

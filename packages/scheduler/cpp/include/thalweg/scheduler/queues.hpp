@@ -1,0 +1,82 @@
+#pragma once
+
+#include <cstddef>
+#include <deque>
+#include <vector>
+
+#include "thalweg/scheduler/sequence.hpp"
+
+namespace thalweg::scheduler {
+
+// Waiting sequences: those that hold blocks (a half-prefilled prompt) are planned before those that hold none, each
+// group in queue order. With `holders_first` off there is one queue and half-prefilled prompts go to its front.
+class WaitingQueues {
+ public:
+  explicit WaitingQueues(bool holders_first) : holders_first_(holders_first) {}
+
+  void push_new(Sequence& sequence) { others_.push_back(&sequence); }
+  void push_restarted(Sequence& sequence) { others_.push_front(&sequence); }
+  void push_half_prefilled(Sequence& sequence) {
+    (holders_first_ ? holders_ : others_).push_front(&sequence);
+    ++num_half_prefilled_;
+  }
+
+  std::size_t size() const noexcept { return holders_.size() + others_.size(); }
+  bool empty() const noexcept { return size() == 0; }
+  std::size_t num_half_prefilled() const noexcept { return num_half_prefilled_; }
+
+  // The one to plan next, perhaps a finished one; nullptr when nobody waits.
+  Sequence* head() const noexcept {
+    if (!holders_.empty()) return holders_.front();
+    return others_.empty() ? nullptr : others_.front();
+  }
+
+  // The same without the finished ones.
+  Sequence* first_unfinished() const noexcept {
+    for (const auto* queue : {&holders_, &others_})
+      for (Sequence* sequence : *queue)
+        if (!sequence->is_finished()) return sequence;
+    return nullptr;
+  }
+
+  void pop_head() {
+    std::deque<Sequence*>& queue = holders_.empty() ? others_ : holders_;
+    if (queue.front()->is_finished()) --num_finished_;
+    else if (!queue.front()->blocks.empty()) --num_half_prefilled_;
+    queue.pop_front();
+  }
+
+  // A waiting sequence was given a final status; it stays in its place until it is taken out.
+  void note_finished(bool was_half_prefilled) noexcept {
+    ++num_finished_;
+    if (was_half_prefilled) --num_half_prefilled_;
+  }
+
+  // Append the finished ones to `out`, in queue order, and forget them. Free when there are none.
+  void take_finished(std::vector<Sequence*>& out) {
+    if (num_finished_ == 0) return;
+    take_finished_from(holders_, out);
+    take_finished_from(others_, out);
+    num_finished_ = 0;
+  }
+
+  const std::deque<Sequence*>& holders() const noexcept { return holders_; }
+  const std::deque<Sequence*>& others() const noexcept { return others_; }
+
+ private:
+  static void take_finished_from(std::deque<Sequence*>& queue, std::vector<Sequence*>& out) {
+    std::erase_if(queue, [&](Sequence* sequence) {
+      if (!sequence->is_finished()) return false;
+      out.push_back(sequence);
+      return true;
+    });
+  }
+
+  bool holders_first_;
+  std::deque<Sequence*> holders_;
+  std::deque<Sequence*> others_;
+  std::size_t num_half_prefilled_ = 0;  // unfinished ones that hold blocks
+  std::size_t num_finished_ = 0;
+};
+
+}  // namespace thalweg::scheduler
