@@ -57,12 +57,12 @@ def make_workload(seed: int, policy: str = "default") -> Workload:
     """The workload of a seed. Under policy "reference" nothing is aborted and nothing provokes its known stalls."""
     rng = random.Random(seed)
     is_default = policy == "default"
-    block_size = rng.choice([4, 8, 16])
+    block_size = rng.choice([4, 4, 8, 16])
     draft_length = rng.choice([0, 0, 1, 3, min(5, block_size - 1)])
     context_parallel_size = rng.choice([1, 1, 1, 2])
-    max_num_seqs = rng.choice([1, 2, 4, 7])
-    num_blocks = rng.randint(5, 24)
-    max_model_len = rng.choice([40, 80, 200])
+    max_num_seqs = rng.choice([1, 4, 8, 8])
+    num_blocks = rng.randint(5, 20)
+    max_model_len = rng.choice([40, 100, 200])
     chunked = rng.random() < 0.75 if is_default else False
     floor = max(max_num_seqs * (1 + draft_length), block_size, 4, 0 if chunked else max_model_len)
     config = SchedulerConfig(
@@ -70,7 +70,7 @@ def make_workload(seed: int, policy: str = "default") -> Workload:
         max_num_batched_tokens=floor + rng.randint(0, 24),
         max_model_len=max_model_len,
         chunked_prefill=chunked,
-        stop_preempted_request=rng.random() < 0.3,
+        stop_preempted_request=rng.random() < 0.2,
         prefill_max_sum_seqlen_k=max_model_len + rng.choice([0, 30, 1000]),
         lookahead_tokens=rng.choice([0, 0, 0, 3]) if is_default else 0,
         prefill_interval_all=rng.randint(1, 9),
@@ -80,7 +80,7 @@ def make_workload(seed: int, policy: str = "default") -> Workload:
     )
     sizes = {
         "num_blocks": num_blocks,
-        "num_state_slots": rng.choice([2, max_num_seqs + 1, max_num_seqs + 3]),
+        "num_state_slots": rng.choice([2, max_num_seqs + 2, max_num_seqs + 3]),
         "block_size": block_size,
         "draft_length": draft_length,
         "tail_length": rng.choice([1, 3]),
@@ -92,7 +92,7 @@ def make_workload(seed: int, policy: str = "default") -> Workload:
     uses_confidences = rng.random() < 0.3
     arrivals = [
         _arrival(rng, longest, draft_length, uses_grammar, uses_confidences, is_default)
-        for _ in range(rng.randint(1, 9))
+        for _ in range(rng.randint(1, 12))
     ]
     return Workload(
         config=config,
@@ -108,12 +108,13 @@ def make_workload(seed: int, policy: str = "default") -> Workload:
 def _arrival(
     rng: random.Random, longest: int, draft_length: int, uses_grammar: bool, uses_confidences: bool, is_default: bool
 ) -> Arrival:
-    # Now and then a prompt that fits exactly, or not at all.
-    prompt_length = rng.choice([rng.randint(1, longest), rng.randint(1, max(1, longest // 3)), longest + 1])
-    step = rng.randint(0, 12)
+    prompt_length = rng.choice([rng.randint(1, longest), *(rng.randint(1, max(1, longest // 3)) for _ in range(4))])
+    if rng.random() < 0.08:
+        prompt_length = longest + rng.randint(0, 1)
+    step = rng.choice([0, rng.randint(0, 12)])
     is_structured = uses_grammar and rng.random() < 0.5
     script = Script(
-        eos_at=rng.choice([None, rng.randint(1, 20)]),
+        eos_at=rng.choice([None, None, rng.randint(1, 30)]),
         accept=[rng.randint(0, draft_length) for _ in range(3)],
         fails_at=rng.randint(0, 12) if is_structured and rng.random() < 0.4 else None,
         confidence=rng.random() if uses_confidences else None,
@@ -122,10 +123,10 @@ def _arrival(
     return Arrival(
         step=step,
         prompt_length=prompt_length,
-        max_tokens=rng.randint(1, 24),
+        max_tokens=rng.choice([rng.randint(1, 6), rng.randint(8, 60), rng.randint(8, 60)]),
         ignore_eos=rng.random() < 0.2,
         checkpoints=sorted({rng.randint(1, prompt_length + 4) for _ in range(3)}) if has_checkpoints else [],
-        schedulable_at=step + rng.choice([0, 0, 0, rng.randint(1, 6)]),
+        schedulable_at=step + (rng.randint(1, 6) if rng.random() < 0.1 else 0),
         is_structured=is_structured,
         script=script,
     )

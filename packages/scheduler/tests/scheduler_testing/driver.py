@@ -1,0 +1,100 @@
+"""A scheduler with a scripted sampler behind it, for tests that tell a short story."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from scheduler_testing.cores import Core
+from scheduler_testing.sampler import EOS, Script, sample
+
+from thalweg.interfaces import StepKind, StepOutcome, StepPlan
+from thalweg.scheduler.config import SchedulerConfig
+from thalweg.scheduler.vote import run_local_vote
+
+
+class Step(NamedTuple):
+    plan: StepPlan
+    outcome: StepOutcome
+
+    @property
+    def ids(self) -> list[int]:
+        return [int(sequence_id) for sequence_id in self.plan.sequence_ids]
+
+    @property
+    def is_prefill(self) -> bool:
+        return self.plan.kind == StepKind.PREFILL
+
+    @property
+    def closed(self) -> list[tuple[int, int, int]]:
+        """(sequence, final status, output length) of the records without a token."""
+        columns = (self.outcome.closed_ids, self.outcome.closed_reasons, self.outcome.closed_num_output_tokens)
+        return [(int(first), int(second), int(third)) for first, second, third in zip(*columns, strict=True)]
+
+
+class Driver:
+    """Adds requests by their lengths and runs steps; plans can also be forced to decode, as a lost vote would."""
+
+    def __init__(self, core: Core, config: SchedulerConfig | None = None, **sizes: int) -> None:
+        self.scheduler = core.scheduler(config, **sizes)
+        self.scripts: dict[int, Script] = {}
+        self.draft_length = sizes.get("draft_length", 0)
+
+    def add(
+        self,
+        prompt: int | list[int],
+        *,
+        max_tokens: int = 200,
+        accept: tuple[int, ...] = (0,),
+        eos_at: int | None = None,
+        fails_at: int | None = None,
+        confidence: float | None = None,
+        **options: Any,
+    ) -> int:
+        """prompt: its token ids, or just a length."""
+        token_ids = [2 + index % 50 for index in range(prompt)] if isinstance(prompt, int) else prompt
+        sequence_id: int = self.scheduler.add(
+            np.array(token_ids, np.int32), max_tokens=max_tokens, eos_token_id=EOS, **options
+        )
+        self.scripts[sequence_id] = Script(eos_at, list(accept), fails_at, confidence)
+        return sequence_id
+
+    def plan(self) -> StepPlan:
+        return run_local_vote(self.scheduler)
+
+    def plan_decode(self) -> StepPlan:
+        """A step whose vote was lost."""
+        self.scheduler.begin_step(self.scheduler.has_running, self.scheduler.has_half_prefilled)
+        return self.scheduler.finish_step(StepKind.DECODE)
+
+    def finish(self, plan: StepPlan) -> Step:
+        self.scheduler.release(plan.step)
+        return Step(plan, self.scheduler.process(sample(plan, self.scripts, self.draft_length)))
+
+    def step(self) -> Step:
+        return self.finish(self.plan())
+
+    def decode(self) -> Step:
+        return self.finish(self.plan_decode())
+
+    def run(self, max_steps: int = 1000) -> list[Step]:
+        """Run until nothing is left."""
+        steps = []
+        while self.scheduler.has_unfinished:
+            assert len(steps) < max_steps, "not drained"
+            steps.append(self.step())
+        return steps
+
+    def state(self, sequence_id: int) -> dict[str, Any]:
+        described: dict[str, Any] = self.scheduler.debug_state()["sequences"][sequence_id]
+        return described
+
+    @property
+    def waiting(self) -> list[int]:
+        ids: list[int] = self.scheduler.debug_state()["waiting"]
+        return ids
+
+    @property
+    def running(self) -> list[int]:
+        ids: list[int] = self.scheduler.debug_state()["running"]
+        return ids
