@@ -96,7 +96,7 @@ class VisionConfig:
 class ModelConfig:
     """Everything the model needs to know about a checkpoint: its text model, and the nested vision part.
 
-    Keys of a feature that is off (`engram_*`, `candidate_*`, `dspark_*`) keep their defaults and are not checked.
+    Keys of a feature that is off (`engram_*`, `candidate_*`, `dspark_*`) have their defaults, whatever the file says.
     `topology` and `engram_layout` are derived.
     """
 
@@ -184,7 +184,11 @@ class ModelConfig:
     def __post_init__(self) -> None:
         if self.index_k_source_layer_ids is None:
             object.__setattr__(self, "index_k_source_layer_ids", self.kv_source_layer_ids)
-        _check_values(self, "", self._groups())
+        groups = self._groups()
+        for item in fields(self):
+            if item.metadata.get("group") and item.metadata["group"] not in groups:
+                object.__setattr__(self, item.name, item.default)
+        _check_values(self, "", groups)
         check_text(self)
         topology = derive_topology(
             num_layers=self.num_hidden_layers,

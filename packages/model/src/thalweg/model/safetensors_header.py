@@ -6,7 +6,7 @@ import json
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from thalweg.interfaces import CheckpointError
 
@@ -74,15 +74,16 @@ def read_header(path: Path) -> ShardHeader:
     return ShardHeader(path, file_bytes, tensors)
 
 
-def _parse(path: Path, raw: bytes) -> list[tuple[str, Any]]:
-    def keep_pairs(pairs: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
-        return pairs
+class _Pairs(list[tuple[str, Any]]):
+    """A JSON object with its repeated keys."""
 
+
+def _parse(path: Path, raw: bytes) -> _Pairs:
     try:
-        pairs = json.loads(raw, object_pairs_hook=keep_pairs)
-    except ValueError as error:
+        pairs = json.loads(raw, object_pairs_hook=_Pairs)
+    except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{path.name}: header is not valid JSON ({error})") from error
-    if not isinstance(pairs, list) or any(not isinstance(pair, tuple) for pair in pairs):
+    if not isinstance(pairs, _Pairs):
         raise CheckpointError(f"{path.name}: header must be a JSON object")
     seen: set[str] = set()
     for name, _ in pairs:
@@ -93,11 +94,11 @@ def _parse(path: Path, raw: bytes) -> list[tuple[str, Any]]:
 
 
 def _entry(path: Path, name: str, pairs: Any, start: int, data_bytes: int) -> TensorHeader:
-    entry = dict(pairs) if isinstance(pairs, list) and all(isinstance(p, tuple) for p in pairs) else {}
+    entry: dict[str, Any] = dict(pairs) if isinstance(pairs, _Pairs) else {}
     dtype, shape, offsets = entry.get("dtype"), entry.get("shape"), entry.get("data_offsets")
     where = f"{path.name}: tensor {name}"
     if not isinstance(dtype, str) or not _naturals(shape) or not _naturals(offsets) or len(offsets) != 2:
-        raise CheckpointError(f"{where}: entry is {entry!r}; it needs dtype, shape and two data_offsets")
+        raise CheckpointError(f"{where}: entry is {entry or pairs!r}; it needs dtype, shape and two data_offsets")
     if dtype not in _BITS:
         raise CheckpointError(f"{where}: dtype is {dtype}; known are {', '.join(_BITS)}")
     begin, end = offsets
@@ -111,5 +112,5 @@ def _entry(path: Path, name: str, pairs: Any, start: int, data_bytes: int) -> Te
     return TensorHeader(name, dtype, tuple(shape), start + begin, start + end)
 
 
-def _naturals(value: Any) -> bool:
+def _naturals(value: Any) -> TypeGuard[list[int]]:
     return isinstance(value, list) and all(type(item) is int and item >= 0 for item in value)

@@ -120,17 +120,17 @@ def derive_topology(
     selections = source_map(index_sources, num_layers)
     first_consumer = backbone.index(1) if 1 in backbone else num_layers
 
-    _check_sources("kv_source_layer_ids", "KV", kv, backbone)
-    _check_sources("index_source_layer_ids", "index", selections, backbone)
-    _check_sources("index_k_source_layer_ids", "index key", keys, backbone)
-    _check_nesting("index_source_layer_ids", selections, "index_k_source_layer_ids", keys)
-    _check_nesting("index_k_source_layer_ids", keys, "kv_source_layer_ids", kv)
     if first_consumer < num_layers and first_consumer not in kv_sources:
         _reject(
             "kv_source_layer_ids",
             list(kv_sources),
             f"it must contain {first_consumer}, the first layer with ratio 1, whose stream the later layers read",
         )
+    _check_sources("kv_source_layer_ids", "KV", kv, backbone)
+    _check_sources("index_source_layer_ids", "index", selections, backbone)
+    _check_sources("index_k_source_layer_ids", "index key", keys, backbone)
+    _check_nesting("index_source_layer_ids", selections, "index_k_source_layer_ids", keys)
+    _check_nesting("index_k_source_layer_ids", keys, "kv_source_layer_ids", kv)
     for source in kv_sources:
         if source not in index_sources:
             _reject("index_source_layer_ids", list(index_sources), f"it must contain the KV source layer {source}")
@@ -210,10 +210,10 @@ def _check_sources(name: str, what: str, sources: Sequence[int | None], ratios: 
                 _reject(
                     name,
                     sorted({s for s in sources if s is not None}),
-                    f"layer {layer} has compress ratio {ratios[layer]} and needs an {what} source at or before it",
+                    f"layer {layer} has compress ratio {ratios[layer]} and needs a source at or before it",
                 )
         elif ratios[source] == 0:
-            _reject("compress_ratios", list(ratios), f"layer {source} is an {what} source and needs ratio 1 or 2")
+            _reject("compress_ratios", list(ratios), f"layer {source} is in {name} and needs ratio 1 or 2")
         elif ratios[source] != ratios[layer]:
             _reject(
                 "compress_ratios",
