@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -60,21 +61,21 @@ def traced(trace: Trace, key: str) -> torch.Tensor:
 
 
 @pytest.mark.parametrize(("mode", "kind"), RUNS)
-def test_logits_are_bit_equal(mode: str, kind: str, run) -> None:
+def test_logits_are_bit_equal(mode: str, kind: str, run: Callable[..., Any]) -> None:
     logits, _, expected = run(mode, kind)
     assert logits.dtype == torch.float32
     assert_equal("logits", logits, expected["logits"])
 
 
 @pytest.mark.parametrize(("mode", "kind"), RUNS)
-def test_selections_experts_weights_and_hashes_are_equal(mode: str, kind: str, run) -> None:
+def test_selections_experts_weights_and_hashes_are_equal(mode: str, kind: str, run: Callable[..., Any]) -> None:
     _, trace, _ = run(mode, kind)
     for key, expected in arrays(f"selection_{mode}_{kind}").items():
         assert_equal(key, traced(trace, key), expected)
 
 
 @pytest.mark.parametrize(("mode", "kind"), [("plain", "text"), ("quant", "text"), ("quant", "image")])
-def test_traces_are_bit_equal(mode: str, kind: str, run) -> None:
+def test_traces_are_bit_equal(mode: str, kind: str, run: Callable[..., Any]) -> None:
     _, trace, expected = run(mode, kind)
     vectors = arrays(f"trace_{mode}_{kind}")
     positions = vectors.pop("positions")
@@ -88,14 +89,14 @@ def test_traces_are_bit_equal(mode: str, kind: str, run) -> None:
 
 
 @pytest.mark.parametrize("part", [0, 1, 2])
-def test_every_layer_is_bit_equal(part: int, run) -> None:
+def test_every_layer_is_bit_equal(part: int, run: Callable[..., Any]) -> None:
     _, trace, _ = run("quant", "text")
     for key, expected in arrays(f"layers_quant_text_{part}").items():
         assert_equal(key, traced(trace, key), expected)
 
 
 @pytest.mark.parametrize("kind", ["text", "image"])
-def test_plain_float32_stays_close_and_selects_the_same(kind: str, run) -> None:
+def test_plain_float32_stays_close_and_selects_the_same(kind: str, run: Callable[..., Any]) -> None:
     logits, trace, expected = run("plain", kind, "float32")
     assert (logits - expected["logits"]).abs().max() <= 1e-3
     for key, value in arrays(f"selection_plain_{kind}").items():
@@ -104,7 +105,7 @@ def test_plain_float32_stays_close_and_selects_the_same(kind: str, run) -> None:
 
 
 @pytest.mark.parametrize("kind", ["text", "image"])
-def test_quant_float32_stays_close(kind: str, run) -> None:
+def test_quant_float32_stays_close(kind: str, run: Callable[..., Any]) -> None:
     logits, _, expected = run("quant", kind, "float32")
     cosine = torch.nn.functional.cosine_similarity(logits, expected["logits"], dim=1)
     assert cosine.median() >= 0.999
@@ -112,7 +113,7 @@ def test_quant_float32_stays_close(kind: str, run) -> None:
     assert (logits.argmax(1) == expected["logits"].argmax(1)).float().mean() >= 0.9
 
 
-def test_rows_before_an_image_are_those_of_the_text(run) -> None:
+def test_rows_before_an_image_are_those_of_the_text(run: Callable[..., Any]) -> None:
     _, _, expected = run("quant", "image")
     first = int(expected["image_mask"].nonzero()[0])
     assert torch.equal(expected["input_ids"][:first], run("quant", "text")[2]["input_ids"][:first])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -24,11 +25,11 @@ def whole(load_tiny: Callable[..., Model], tiny_tokens: torch.Tensor) -> Callabl
     return logits
 
 
-def stacked(running: object) -> torch.Tensor:
+def stacked(running: Any) -> torch.Tensor:
     return torch.stack([running.logits[position] for position in sorted(running.logits)])
 
 
-def prefill_in_chunks(cache: object, running: object, chunks: list[int]) -> None:
+def prefill_in_chunks(cache: Any, running: Any, chunks: list[int]) -> None:
     for count in chunks:
         cache.prefill([(running, count)])
 
@@ -41,7 +42,14 @@ def assert_same_values(one: dict[str, torch.Tensor], other: dict[str, torch.Tens
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("chunks", [[96], [5, 6, 17, 40, 28], [1, 1, 1, 93], [15, 16, 17, 48]], ids=str)
-def test_any_chunking_equals_the_whole(mode, chunks, load_tiny, tiny_tokens, make_cache, whole) -> None:
+def test_any_chunking_equals_the_whole(
+    mode: str,
+    chunks: list[int],
+    load_tiny: Callable[..., Model],
+    tiny_tokens: torch.Tensor,
+    make_cache: Callable[..., Any],
+    whole: Callable[[str], torch.Tensor],
+) -> None:
     cache = make_cache(load_tiny(mode))
     running = cache.add(tiny_tokens)
     prefill_in_chunks(cache, running, chunks)
@@ -49,7 +57,13 @@ def test_any_chunking_equals_the_whole(mode, chunks, load_tiny, tiny_tokens, mak
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_token_by_token_equals_the_whole(mode, load_tiny, tiny_tokens, make_cache, whole) -> None:
+def test_token_by_token_equals_the_whole(
+    mode: str,
+    load_tiny: Callable[..., Model],
+    tiny_tokens: torch.Tensor,
+    make_cache: Callable[..., Any],
+    whole: Callable[[str], torch.Tensor],
+) -> None:
     cache = make_cache(load_tiny(mode))
     running, one_chunk = cache.add(tiny_tokens), cache.add(tiny_tokens)
     for _ in range(len(tiny_tokens)):
@@ -60,7 +74,9 @@ def test_token_by_token_equals_the_whole(mode, load_tiny, tiny_tokens, make_cach
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_sequence_among_others_equals_itself_alone(mode, load_tiny, tiny_tokens, make_cache) -> None:
+def test_a_sequence_among_others_equals_itself_alone(
+    mode: str, load_tiny: Callable[..., Model], tiny_tokens: torch.Tensor, make_cache: Callable[..., Any]
+) -> None:
     model = load_tiny(mode)
     prompts = [tiny_tokens, tiny_tokens.flip(0)[:61], tiny_tokens[10:43], tiny_tokens[:3], tiny_tokens[50:51]]
     together = make_cache(model)
@@ -79,7 +95,13 @@ def test_a_sequence_among_others_equals_itself_alone(mode, load_tiny, tiny_token
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_permuted_block_table_changes_nothing(mode, load_tiny, tiny_tokens, make_cache, whole) -> None:
+def test_a_permuted_block_table_changes_nothing(
+    mode: str,
+    load_tiny: Callable[..., Model],
+    tiny_tokens: torch.Tensor,
+    make_cache: Callable[..., Any],
+    whole: Callable[[str], torch.Tensor],
+) -> None:
     cache = make_cache(load_tiny(mode), seed=7)
     running = cache.add(tiny_tokens)
     prefill_in_chunks(cache, running, [37, 40])
@@ -89,7 +111,13 @@ def test_a_permuted_block_table_changes_nothing(mode, load_tiny, tiny_tokens, ma
 
 
 @pytest.mark.parametrize("keep", [1, 2, 3, 5, 6])
-def test_rejected_drafts_leave_no_trace(keep, load_tiny, tiny_tokens, make_cache, whole) -> None:
+def test_rejected_drafts_leave_no_trace(
+    keep: int,
+    load_tiny: Callable[..., Model],
+    tiny_tokens: torch.Tensor,
+    make_cache: Callable[..., Any],
+    whole: Callable[[str], torch.Tensor],
+) -> None:
     cache = make_cache(load_tiny("quant"))
     running = cache.add(tiny_tokens)
     cache.prefill([(running, 41)])
@@ -105,7 +133,13 @@ def test_rejected_drafts_leave_no_trace(keep, load_tiny, tiny_tokens, make_cache
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_two_threads_give_the_bits_of_one(mode, load_tiny, tiny_tokens, make_cache, whole) -> None:
+def test_two_threads_give_the_bits_of_one(
+    mode: str,
+    load_tiny: Callable[..., Model],
+    tiny_tokens: torch.Tensor,
+    make_cache: Callable[..., Any],
+    whole: Callable[[str], torch.Tensor],
+) -> None:
     threads = torch.get_num_threads()
     try:
         for count in (1, 2):
@@ -120,9 +154,11 @@ def test_two_threads_give_the_bits_of_one(mode, load_tiny, tiny_tokens, make_cac
         torch.set_num_threads(threads)
 
 
-def test_a_cache_of_the_other_mode_is_refused(load_tiny, tiny_tokens, make_cache) -> None:
+def test_a_cache_of_the_other_mode_is_refused(
+    load_tiny: Callable[..., Model], tiny_tokens: torch.Tensor, make_cache: Callable[..., Any]
+) -> None:
     cache = make_cache(load_tiny("plain"))
     running = cache.add(tiny_tokens)
     cache.model = load_tiny("quant")
-    with pytest.raises(ValueError, match="window records of the cache have 512 bytes; quant mode .* needs 66"):
+    with pytest.raises(ValueError, match=r"window records of the cache have 512 bytes; quant mode .* needs 66"):
         cache.prefill([(running, 4)])

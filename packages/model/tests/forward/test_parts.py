@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -42,7 +43,9 @@ def test_float32_carriers_have_no_float32_points(values: torch.Tensor) -> None:
     assert torch.equal(n.f32(values.float()), values.float())
 
 
-def test_placeholder_rows_choose_no_expert_and_change_nobody(load_tiny, tiny_tokens) -> None:
+def test_placeholder_rows_choose_no_expert_and_change_nobody(
+    load_tiny: Callable[..., Model], tiny_tokens: torch.Tensor
+) -> None:
     model, trace = load_tiny("quant"), Trace()
     ngrams = torch.from_numpy(model.vocabulary.ngram_ids(tiny_tokens[:9].numpy(), 3))
     batch = ForwardBatch(tiny_tokens[:9], torch.arange(9), ngrams)
@@ -58,7 +61,9 @@ def test_placeholder_rows_choose_no_expert_and_change_nobody(load_tiny, tiny_tok
 
 
 @pytest.mark.parametrize("lengths", [[1], [2, 1, 3], [16, 15, 17], [31, 32, 33]], ids=str)
-def test_sequences_of_a_batch_equal_themselves_alone(lengths: list[int], load_tiny, tiny_tokens) -> None:
+def test_sequences_of_a_batch_equal_themselves_alone(
+    lengths: list[int], load_tiny: Callable[..., Model], tiny_tokens: torch.Tensor
+) -> None:
     model = load_tiny("quant")
     sequences = [tiny_tokens[index : index + length] for index, length in enumerate(lengths)]
     together = model.forward_sequences(sequences)
@@ -66,7 +71,7 @@ def test_sequences_of_a_batch_equal_themselves_alone(lengths: list[int], load_ti
         assert torch.equal(model.forward_sequences([tokens])[0], logits)
 
 
-def test_windows_hold_the_newest_positions_oldest_first(load_tiny) -> None:
+def test_windows_hold_the_newest_positions_oldest_first(load_tiny: Callable[..., Model]) -> None:
     model: Model = load_tiny("quant")
     memory = SequenceMemory(model.config, [20, 3], model.numerics)
     _, indices = memory.window(0, torch.zeros(23, 64, dtype=torch.float64))
@@ -76,7 +81,7 @@ def test_windows_hold_the_newest_positions_oldest_first(load_tiny) -> None:
     assert indices[21].tolist() == [20, 21] + [-1] * 14
 
 
-def test_an_open_group_has_no_entry(load_tiny) -> None:
+def test_an_open_group_has_no_entry(load_tiny: Callable[..., Model]) -> None:
     model: Model = load_tiny("quant")
     memory = SequenceMemory(model.config, [5, 1, 4], model.numerics)
     assert memory.entry_positions(2).tolist() == [0, 2, 0, 2]
