@@ -4,18 +4,30 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
-from scheduler_testing.cores import Core
+from scheduler_testing.cores import CORE_NAMES, Core, load_core
 from scheduler_testing.sampler import EOS, Script, sample
-from scheduler_testing.workload import Arrival, Workload
+from scheduler_testing.workload import Arrival, Workload, make_workload
 
 from thalweg.interfaces import StepKind, StepOutcome, StepPlan, VoteRound
 
 MAX_IDLE_STEPS = 3
 """A finished sequence may occupy memory for one more step, and an empty step may deliver dropped requests."""
+
+
+def run_seeds(seeds: Iterable[int], policy: str) -> None:
+    """Run the workload of each seed on both cores; a failure says which one it was."""
+    cores = [load_core(name) for name in CORE_NAMES]
+    for seed in seeds:
+        workload = make_workload(seed, policy)
+        try:
+            Lockstep(cores, workload).run()
+        except Exception as error:
+            error.add_note(f"seed {seed}, policy {policy}: {workload}")
+            raise
 
 
 class Lockstep:
