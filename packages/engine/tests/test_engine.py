@@ -13,8 +13,7 @@ from thalweg.engine.requests import SamplingRow
 from thalweg.engine.sampler import Sampled
 from thalweg.engine.tokenizer import Tokenizer
 from thalweg.interfaces import ConfigError, RequestError, RequestOutput, SamplingParams, StepKind, StepPlan
-from thalweg.scheduler.config import SchedulerConfig
-from thalweg.scheduler.reference import Scheduler
+from thalweg.scheduler import Scheduler, SchedulerConfig, reference
 
 VOCAB, BLOCK, EOS = 512, 8, 1
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
@@ -55,7 +54,9 @@ class ScriptedRunner:
 class Bench:
     """An engine, its parts, and what must hold whenever it is idle."""
 
-    def __init__(self, tokenizer: Tokenizer, *, num_blocks: int = 41, **scheduler: object) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer, *, core: type = Scheduler, num_blocks: int = 41, **scheduler: object
+    ) -> None:
         options = {"max_num_seqs": 4, "max_model_len": 64, "stop_preempted_request": False} | scheduler
         config = SchedulerConfig(**options)  # type: ignore[arg-type]
         self.scheduler = Scheduler(config, num_blocks=num_blocks, num_state_slots=6, block_size=BLOCK, vocab_size=VOCAB)
@@ -347,11 +348,13 @@ def test_a_closed_engine_takes_nothing(bench: Bench) -> None:
         engine.step()
 
 
-def test_random_traffic_leaks_nothing_and_ends_every_request_once(tokenizer: Tokenizer) -> None:
+@pytest.mark.parametrize("core", [Scheduler, reference.Scheduler])
+def test_random_traffic_leaks_nothing_and_ends_every_request_once(tokenizer: Tokenizer, core: type) -> None:
     generator = np.random.default_rng(5)
     for case in range(12):
         bench = Bench(
             tokenizer,
+            core=core,
             num_blocks=int(generator.integers(9, 20)),
             chunked_prefill=bool(case % 2),
             max_num_batched_tokens=64,

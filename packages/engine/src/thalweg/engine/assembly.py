@@ -19,7 +19,7 @@ from thalweg.engine.tokenizer import Tokenizer
 from thalweg.interfaces import ConfigError
 from thalweg.kernels import bind
 from thalweg.model import Model, ModelConfig
-from thalweg.scheduler.reference import Scheduler
+from thalweg.scheduler import Scheduler
 
 _LOG = logging.getLogger(__name__)
 
