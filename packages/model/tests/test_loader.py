@@ -15,6 +15,7 @@ from safetensors import safe_open
 
 from thalweg.interfaces import CheckpointError, ConfigError
 from thalweg.model import Checkpoint, ModelConfig, small_config, write_random_checkpoint
+from thalweg.model.synthetic import write_sparse_checkpoint
 
 GOLDEN = Path(__file__).parent / "golden"
 HIDDEN_NORM = bytes(128)
@@ -77,6 +78,16 @@ def test_tensors_outlive_the_checkpoint_and_never_reach_the_file(random_checkpoi
         checkpoint.tensor("norm.weight")
     with Checkpoint.open(random_checkpoint) as again:
         assert torch.equal(again.tensor("norm.weight"), before)
+
+
+def test_a_table_larger_than_memory_can_be_mapped(released: dict[str, Any], tmp_path: Path) -> None:
+    text = released["text_config"] | {"n_routed_experts": 6, "dspark_n_routed_experts": 3}
+    write_sparse_checkpoint(tmp_path, ModelConfig.from_dict(released | {"text_config": text}), num_shards=4)
+    with Checkpoint.open(tmp_path, strict=True) as checkpoint:
+        codes, scales = checkpoint.engram_table(14)
+        assert (tuple(codes.shape), tuple(scales.shape)) == ((384_016_682, 256), (384_016_682, 8))
+        assert not codes[-1].any()
+        assert not scales[-1].any()
 
 
 def test_a_name_that_is_not_there_is_refused(random_checkpoint: Path) -> None:

@@ -12,7 +12,15 @@ from tokenizers import Tokenizer
 
 from thalweg.interfaces import ConfigError
 from thalweg.kernels.reference.quant import dequantize_fp8_weight, dequantize_mxfp4, dequantize_mxfp8
-from thalweg.model import Checkpoint, EngramVocabulary, ModelConfig, small_config, tensor_specs, write_random_checkpoint
+from thalweg.model import (
+    Checkpoint,
+    EngramVocabulary,
+    Model,
+    ModelConfig,
+    small_config,
+    tensor_specs,
+    write_random_checkpoint,
+)
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -112,6 +120,16 @@ def test_the_tokenizer_keeps_every_text_and_the_special_ids(random_checkpoint: P
         "<\uff5cnoise\uff5c>",
         "<\uff5cimage\uff5c>",
     ]
+
+
+def test_the_forward_pass_of_a_random_checkpoint_behaves(tmp_path: Path) -> None:
+    write_random_checkpoint(tmp_path / "x")
+    model = Model.load(tmp_path / "x", mode="plain", arithmetic="float32")
+    tokens = torch.randint(5, 512, (48,), generator=torch.Generator().manual_seed(0))
+    (logits,) = model.forward_sequences([tokens])
+    assert torch.isfinite(logits).all()
+    assert 1 < float(logits.std()) < 4
+    assert len(logits.argmax(-1).unique()) > 20
 
 
 def test_a_directory_with_files_is_left_alone(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import logging
 import math
 import mmap
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
@@ -21,6 +22,7 @@ from thalweg.model.survey import Survey, survey_checkpoint
 _LOG = logging.getLogger(__name__)
 _TABLE_ALIGNMENT = 256
 _UNIT_SCALE = 127
+_LINUX_NO_RESERVE = 0x4000
 _DTYPES = {
     "F8_E4M3": torch.float8_e4m3fn,
     "F8_E8M0": torch.float8_e8m0fnu,
@@ -142,6 +144,10 @@ def _map(path: Path, file_bytes: int) -> mmap.mmap:
             size = os.fstat(file.fileno()).st_size
             if size < file_bytes:
                 raise CheckpointError(f"{path.name}: short read, {size} bytes are left of {file_bytes}")
-            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+            if sys.platform != "linux":
+                return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+            # Without the flag the kernel refuses private maps larger than memory, although nobody writes to them.
+            flags = mmap.MAP_PRIVATE | getattr(mmap, "MAP_NORESERVE", _LINUX_NO_RESERVE)
+            return mmap.mmap(file.fileno(), 0, flags=flags, prot=mmap.PROT_READ | mmap.PROT_WRITE)
     except OSError as error:
         raise CheckpointError(f"{path.name}: cannot be mapped ({error.strerror})") from error
