@@ -11,6 +11,7 @@ from thalweg.interfaces import InvariantError
 from thalweg.kernels.reference import (
     attention,
     cache,
+    casts,
     compressor,
     engram,
     gemm,
@@ -32,6 +33,7 @@ MODULES = (
     norm,
     rope,
     quant,
+    casts,
     hyper_connections,
     moe,
     engram,

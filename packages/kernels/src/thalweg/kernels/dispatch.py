@@ -45,7 +45,9 @@ class BoundOps:
         )
 
     def __getattr__(self, op: str) -> Callable[..., Any]:
-        if op.startswith("_") or op not in self._registry.ops:
+        if op.startswith("_"):
+            raise AttributeError(op)
+        if op not in self._registry.ops:
             raise AttributeError(f"there is no op {op!r}; thalweg.kernels.table({self._backend!r}) lists them")
         function = self.implementation(op).function
         self.__dict__[op] = function

@@ -34,6 +34,8 @@ def sparse_attention_stats(
         check_shape("sink", sink, (heads,))
     if indices.is_floating_point() or indices.dtype == torch.bool:
         raise ConfigError(f"indices has dtype {indices.dtype}; int32 or int64 is required")
+    if keys.dtype != q.dtype:
+        raise ConfigError(f"keys have dtype {keys.dtype}; q has {q.dtype}, and they must be the same")
     query, table = carried(q, "q"), carried(keys, "keys")
     width = indices.shape[1]
     if n == 0 or width == 0 or keys.shape[0] == 0:

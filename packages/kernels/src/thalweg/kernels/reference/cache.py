@@ -152,19 +152,8 @@ def gather_parts(
 
     view: uint8 [pages, entries, 1, record_bytes]. slots: int [...] flat slots.
     """
-    entries = _check_view(view, record_format)
-    flat = slots.long()
-    _check_slots(flat, view.shape[0] * entries)
-    missing = (flat < 0)[..., None]
-    flat = flat.clamp(min=0)
-    page, entry = flat // entries, flat % entries
-    if record_format.is_block_split:
-        data_view, scale_view = _split_page(view, record_format)
-        data, scales = data_view[page, entry], scale_view[page, entry]
-    else:
-        record = view[page, entry, 0]
-        split = record_format.data_bytes(record_format.width(view.shape[3]))
-        data, scales = record[..., :split], record[..., split:]
+    missing = (slots < 0)[..., None]
+    data, scales = _gather_bytes(view, slots, record_format)
     return data.masked_fill(missing, 0), scales.masked_fill(missing, 0)
 
 
@@ -176,9 +165,8 @@ def gather_records(
     view: uint8 [pages, entries, 1, record_bytes]. slots: int [...] flat slots. Every finite value of the quantised
     formats is exact in bfloat16, float32 and float64 (bfloat16 may underflow).
     """
-    data, scales = gather_parts(view, slots, record_format)
-    rows = _decode(data, scales, record_format, dtype)
-    return rows.masked_fill((slots < 0)[..., None], 0.0)
+    data, scales = _gather_bytes(view, slots, record_format)
+    return _decode(data, scales, record_format, dtype).masked_fill_((slots < 0)[..., None], 0.0)
 
 
 def segments_to_slots(segments: torch.Tensor, num_rows: int, entries: int) -> torch.Tensor:
@@ -221,6 +209,22 @@ def load_parts(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The raw bytes of a load plan's rows: data uint8 [num_rows, data bytes], scales uint8 [num_rows, scale bytes]."""
     return gather_parts(view, segments_to_slots(segments, num_rows, view.shape[1]), record_format)
+
+
+def _gather_bytes(
+    view: torch.Tensor, slots: torch.Tensor, record_format: RecordFormat
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Data and scale bytes of entries; those of slot 0 where a slot is -1."""
+    entries = _check_view(view, record_format)
+    _check_slots(slots, view.shape[0] * entries)
+    flat = slots.long().clamp(min=0)
+    page, entry = flat // entries, flat % entries
+    if record_format.is_block_split:
+        data_view, scale_view = _split_page(view, record_format)
+        return data_view[page, entry], scale_view[page, entry]
+    record = view[page, entry, 0]
+    split = record_format.data_bytes(record_format.width(view.shape[3]))
+    return record[..., :split], record[..., split:]
 
 
 def _encode(rows: torch.Tensor, record_format: RecordFormat, refuse_nan: bool) -> tuple[torch.Tensor, torch.Tensor]:

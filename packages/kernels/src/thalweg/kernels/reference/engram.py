@@ -48,6 +48,8 @@ def engram_hash(
     multipliers: int64 [N]; primes and offsets: int64 [(N - 1) * heads], n-gram size major. Rows of image_mask get -1.
     """
     sizes = ngram_ids.shape[1]
+    if sizes < 2:
+        raise ConfigError(f"ngram_ids has {sizes} columns; at least 2 are needed to form an n-gram")
     check_shape("multipliers", multipliers, (sizes,))
     heads = primes.shape[0] // (sizes - 1)
     check_shape("primes", primes, (heads * (sizes - 1),))
@@ -76,7 +78,12 @@ def engram_gate(x: Tensor, keys: Tensor, q_weight: Tensor, k_weight: Tensor, eps
     keys, q_weight, k_weight = (t.to(value.dtype) for t in (keys, q_weight, k_weight))
     dot = sum_last(value * q_weight * k_weight * keys)
     dot = dot * torch.rsqrt(sum_last(value * value) / h + eps) * torch.rsqrt(sum_last(keys * keys) / h + eps) * h**-0.5
-    return sigmoid(torch.copysign(torch.sqrt(torch.clamp(dot.abs(), min=GATE_FLOOR)), dot)).to(x.dtype)
+    return squash(dot).to(x.dtype)
+
+
+def squash(dot: Tensor) -> Tensor:
+    """sigmoid(+-sqrt(max(|dot|, 1e-6))) with the sign of dot, that of a zero included."""
+    return sigmoid(torch.copysign(torch.sqrt(torch.clamp(dot.abs(), min=GATE_FLOOR)), dot))
 
 
 def engram_apply(x: Tensor, value: Tensor, gate: Tensor, image_mask: Tensor | None = None) -> Tensor:

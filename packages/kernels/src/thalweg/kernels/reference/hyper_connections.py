@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from thalweg.interfaces import ConfigError
 from thalweg.kernels.reference.gemm import matmul
 from thalweg.kernels.reference.numerics import carried, check_shape, sigmoid, split_last, sum_last
 
@@ -31,6 +32,8 @@ def hc_coefficients(
     check_shape("z", z, ("n", (2 + m) * m))
     check_shape("scale", scale, (3,))
     check_shape("base", base, ((2 + m) * m,))
+    if iters < 1:
+        raise ConfigError(f"iters is {iters}; at least 1 column division is needed")
     value, scale, base = carried(z), scale.to(carried(z).dtype), base.to(carried(z).dtype)
     pre = sigmoid(value[:, :m] * scale[0] + base[:m]) + eps
     post = 2 * sigmoid(value[:, m : 2 * m] * scale[1] + base[m : 2 * m])

@@ -28,6 +28,8 @@ def indexer_scores(q: Tensor, weights: Tensor, keys: Tensor, begin: Tensor, end:
     check_shape("end", end, (n,))
     begin, lengths = begin.to(torch.int64), (end - begin).to(torch.int64)
     width = max(int(lengths.max()), 0) if n else 0
+    if n and int(end.max()) > keys.shape[0]:
+        raise ConfigError(f"end reaches {int(end.max())}; there are {keys.shape[0]} keys")
     query, table, scale = carried(q, "q"), carried(keys, "keys"), carried(weights, "weights")
     if width == 0:
         return q.new_full((n, 0), -torch.inf)
@@ -58,6 +60,8 @@ def block_scores(scores: Tensor, visible: Tensor, block_size: int) -> Tensor:
     """
     n, entries = scores.shape
     check_shape("visible", visible, (n,))
+    if block_size <= 0:
+        raise ConfigError(f"block_size is {block_size}; it must be positive")
     blocks = -(-entries // block_size)
     column = torch.arange(entries, device=scores.device)
     seen = scores.masked_fill(column >= visible.unsqueeze(-1), -torch.inf).clamp(max=BF16_MAX)
@@ -109,10 +113,36 @@ def restrict_to_blocks(scores: Tensor, blocks: Tensor, block_size: int) -> Tenso
     return scores.masked_fill(~inside, -torch.inf)
 
 
+def compact_lengths(blocks: Tensor, visible: Tensor, block_size: int) -> Tensor:
+    """Visible entries, int32 [n], inside the listed blocks int [n, C] (-1 = none); visible int [n] counts entries."""
+    check_shape("visible", visible, (blocks.shape[0],))
+    inside = (visible.unsqueeze(-1) - blocks * block_size).clamp(min=0, max=block_size)
+    return torch.where(blocks < 0, 0, inside).sum(-1).to(torch.int32)
+
+
+def restore_indices(compact: Tensor, blocks: Tensor, block_size: int, offset: Tensor | None = None) -> Tensor:
+    """Entry ids int32 [n, k] of compact indices c: blocks[c / size] * size + c mod size, plus offset [n] where given.
+
+    -1 where c is -1 or out of range, or its block is -1. Whether the entry is visible is not checked.
+    """
+    n, listed = blocks.shape
+    check_shape("compact", compact, (n, "k"))
+    slot = compact.div(block_size, rounding_mode="floor")
+    known = (compact >= 0) & (slot < listed)
+    block = blocks.gather(1, torch.where(known, slot, 0).to(torch.int64))
+    restored = block * block_size + compact % block_size
+    if offset is not None:
+        check_shape("offset", offset, (n,))
+        restored = restored + offset.unsqueeze(-1)
+    return torch.where(known & (block >= 0), restored, -1).to(torch.int32)
+
+
 OPS: dict[str, Callable[..., Any]] = {
     "indexer_scores": indexer_scores,
     "block_scores": block_scores,
     "select_topk": select_topk,
     "select_candidate_blocks": select_candidate_blocks,
     "restrict_to_blocks": restrict_to_blocks,
+    "compact_lengths": compact_lengths,
+    "restore_indices": restore_indices,
 }

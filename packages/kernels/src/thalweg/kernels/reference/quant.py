@@ -42,6 +42,11 @@ def encode_e2m1(x: Tensor) -> Tensor:
     return magnitude | (torch.signbit(x).to(torch.uint8) << 3)
 
 
+def decode_e2m1(codes: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Values of 4-bit codes, one per byte."""
+    return _lookup(E2M1_VALUES, codes, dtype)
+
+
 def pack_nibbles(codes: Tensor) -> Tensor:
     """Two 4-bit codes per byte along the last axis, even column in the low nibble."""
     return codes[..., 0::2] | (codes[..., 1::2] << 4)

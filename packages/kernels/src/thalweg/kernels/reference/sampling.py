@@ -131,6 +131,8 @@ def filtered_logprobs(logits: Tensor, temperature: Tensor, top_p: Tensor, top_k:
         raise ConfigError(f"temperature holds {float(temperature.min())}; it must be at least 0")
     if bool(((top_p <= 0) | (top_p > 1)).any()):
         raise ConfigError(f"top_p holds {top_p.tolist()}; every value must be in (0, 1]")
+    if bool(((top_k < 1) & (top_k != -1)).any()):
+        raise ConfigError(f"top_k holds {top_k.tolist()}; every value must be -1 or positive")
     greedy = is_greedy(temperature)
     scale = torch.reciprocal(torch.where(greedy, GREEDY_BELOW, temperature.to(torch.float32)))
     tempered = logits.to(torch.float32) * scale.unsqueeze(-1)

@@ -1,0 +1,39 @@
+"""Where the recorded vectors of this package are, and how tests read them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from thalweg.kernels.testing import from_bf16_bits, load_vectors
+
+GOLDEN = Path(__file__).parent / "golden"
+
+
+@pytest.fixture
+def vectors() -> Callable[[str], dict[str, torch.Tensor]]:
+    """Tensors of golden/<name>.npz; a key with a bfloat16 mark in its name comes as bfloat16, without the mark."""
+
+    def load(name: str) -> dict[str, torch.Tensor]:
+        tensors = {}
+        for key, array in load_vectors(GOLDEN / f"{name}.npz").items():
+            for mark in (".bf16", "_bf16_bits", "_bf16"):
+                if key.endswith(mark):
+                    tensors[key.removesuffix(mark)] = from_bf16_bits(array)
+                    break
+            else:
+                tensors[key.removesuffix(".e4m3")] = torch.from_numpy(array)
+        return tensors
+
+    return load
+
+
+@pytest.fixture
+def recorded() -> Callable[[str], Any]:
+    """The contents of golden/<name>.json."""
+    return lambda name: json.loads((GOLDEN / f"{name}.json").read_text())
