@@ -1,18 +1,13 @@
 """Paged KV cache and state slots of DeepSeek-V4.1: layouts, pools, rings, plans."""
 
+from thalweg.cache._step_rows import MetadataShape
 from thalweg.cache.copy import copy_blocks, copy_states, zero_states
+from thalweg.cache.decode_metadata import PLACEHOLDER_QUERY, DecodeArrays, build_decode_metadata
 from thalweg.cache.geometry import CacheGeometry
-from thalweg.cache.host_metadata import (
-    PLACEHOLDER_QUERY,
-    DecodeArrays,
-    MetadataShape,
-    PrefillArrays,
-    build_decode_metadata,
-    build_prefill_metadata,
-)
 from thalweg.cache.layout import BlockPart, block_parts, compute_layout
 from thalweg.cache.load_plan import LoadPlan, LoadPlanBuilder
 from thalweg.cache.pool import CachePools, PagedBlocks
+from thalweg.cache.prefill_metadata import PrefillArrays, build_prefill_metadata
 from thalweg.cache.ring import (
     expand_window,
     flat_slots,
