@@ -2,9 +2,14 @@
 
 import pytest
 import tokenizers
+from hypothesis import HealthCheck, settings
 from tokenizers import AddedToken, decoders, models, pre_tokenizers, trainers
 
 from thalweg.engine.tokenizer import Tokenizer
+
+# A busy machine must not fail a property.
+settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("patient")
 
 TRAINING_TEXT = [
     "the quick brown fox jumps over the lazy dog, again and again",

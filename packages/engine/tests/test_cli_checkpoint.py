@@ -2,10 +2,8 @@
 
 import json
 import os
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -16,17 +14,11 @@ from thalweg.engine.cli import main
 SMALL = ["--max-model-len", "256", "--arithmetic", "float32"]
 
 
-def thalweg(
-    *arguments: str, stdin: bytes = b"", environ: dict[str, str] | None = None
-) -> "subprocess.CompletedProcess[bytes]":
+def thalweg(*arguments: str, stdin: bytes = b"") -> "subprocess.CompletedProcess[bytes]":
     """Run the command line as a user does."""
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("THALWEG_")}
-    return subprocess.run(
-        [sys.executable, "-m", "thalweg.engine.cli", *arguments],
-        input=stdin,
-        capture_output=True,
-        env={**clean, **(environ or {})},
-    )
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("THALWEG_")}
+    command = [sys.executable, "-m", "thalweg.engine.cli", *arguments]
+    return subprocess.run(command, input=stdin, capture_output=True, env=environ)
 
 
 @pytest.fixture(scope="module")
@@ -85,15 +77,19 @@ def test_a_prompt_that_cannot_be_served_fails_alone_and_shows_in_the_status(
     assert captured.err == "thalweg: 2 of 3 prompts failed\n"
 
 
-def test_the_environment_fills_defaults_of_generate(checkpoint: str) -> None:
-    environ = {"THALWEG_MODEL": checkpoint, "THALWEG_MAX_MODEL_LEN": "64", "THALWEG_ARITHMETIC": "float32"}
-    result = thalweg("generate", "--max-tokens", "2", stdin=b"one\n", environ=environ)
-    assert result.returncode == 0
-    assert result.stdout.startswith(b"== prompt 1: ")
-    result = thalweg("generate", "--max-tokens", "2", stdin=b"one\n", environ={**environ, "THALWEG_MODEL": "/nowhere"})
-    assert (result.returncode, result.stderr.count(b"\n"), result.stdout) == (2, 1, b"")
-    assert b"/nowhere" in result.stderr
-    assert b"Traceback" not in result.stderr
+def test_the_environment_fills_defaults_of_generate(
+    checkpoint: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in (("MODEL", checkpoint), ("MAX_MODEL_LEN", "64"), ("ARITHMETIC", "float32")):
+        monkeypatch.setenv(f"THALWEG_{name}", value)
+    command = ["generate", "--max-tokens", "2", "--prompt", "one"]
+    assert main(command) == 0
+    assert capsys.readouterr().out.startswith("== prompt 1: ")
+    monkeypatch.setenv("THALWEG_MODEL", "/nowhere")
+    assert main(command) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert "/nowhere" in error
 
 
 def test_a_reader_that_leaves_early_is_not_an_error(checkpoint: str) -> None:
@@ -107,18 +103,6 @@ def test_a_reader_that_leaves_early_is_not_an_error(checkpoint: str) -> None:
     assert process.stderr is not None
     assert process.stderr.read() == b""
     assert process.wait() == 0
-
-
-def test_an_interrupt_is_one_line(checkpoint: str) -> None:
-    process = subprocess.Popen(
-        [sys.executable, "-m", "thalweg.engine.cli", "generate", "--model", checkpoint],
-        stdin=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
-    time.sleep(1.0)  # it waits for standard input
-    process.send_signal(signal.SIGINT)
-    _, error = process.communicate()
-    assert (process.returncode, error) == (130, b"thalweg: interrupted\n")
 
 
 def test_config_names_the_origin_of_every_value(
@@ -141,11 +125,32 @@ def test_config_names_the_origin_of_every_value(
     assert values["max_num_seqs"] == {"value": 7, "origin": "THALWEG_MAX_NUM_SEQS"}
 
 
+def test_config_without_any_checkpoint_still_shows_the_options(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("THALWEG_MODEL", raising=False)
+    monkeypatch.setitem(sys.modules, "thalweg.tiny", None)
+    assert main(["config"]) == 0
+    output = capsys.readouterr().out
+    assert "note: model is None and the distribution thalweg-tiny is not installed" in output
+    assert "max_num_seqs" in output
+
+
+def test_a_cache_that_is_too_small_is_one_line(checkpoint: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["generate", "--model", checkpoint, "--num-blocks", "2", "--prompt", "x"]) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert "blocks" in error
+
+
 def test_inspect_reports_a_complete_checkpoint_with_success(
     checkpoint: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["inspect", checkpoint]) == 0
-    assert "embed.weight" in capsys.readouterr().out
+    for options in ([], ["--all"]):
+        assert main(["inspect", checkpoint, *options]) == 0
+        output = capsys.readouterr().out
+        assert "embed.weight" in output
+        assert ("layers.3.attn_norm.weight" in output) == bool(options)
 
 
 def test_inspect_reports_an_incomplete_checkpoint_with_status_one(

@@ -91,10 +91,10 @@ def test_an_unfinished_character_is_held_and_flushed_once(tokenizer: Tokenizer) 
 def test_endless_junk_is_not_held_back_and_costs_the_same_per_token(tokenizer: Tokenizer) -> None:
     continuation = next(i for i in range(3, 300) if tokenizer.token_bytes(i) == b"\x80")
     detokenizer = Detokenizer(tokenizer)
-    start = time.perf_counter()
+    start = time.process_time()
     for _ in range(20_000):
         assert detokenizer.push([continuation]) == "\ufffd"
-    assert time.perf_counter() - start < 2.0
+    assert time.process_time() - start < 2.0
 
 
 def test_added_tokens_that_are_not_special_are_shown(tokenizer: Tokenizer) -> None:

@@ -100,10 +100,10 @@ def test_an_empty_stop_string_is_refused() -> None:
 
 
 def test_a_repetitive_stop_string_costs_linear_time() -> None:
-    start = time.perf_counter()
+    start = time.process_time()
     text, matched = feed(["a" * 5000 + "b"], ["a"] * 20_000)
     assert (len(text), matched) == (20_000, None)
-    assert time.perf_counter() - start < 2.0
+    assert time.process_time() - start < 2.0
 
 
 def test_a_stop_string_that_may_not_stop_is_text_and_may_start_one_that_may() -> None:

@@ -25,14 +25,15 @@ class Detokenizer:
     def __init__(self, tokenizer: Tokenizer, prompt_token_ids: Sequence[int] = ()) -> None:
         self._tokenizer = tokenizer
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self._text = ""
+        self._pieces: list[str] = []
         self._is_finished = False
         self._decoder.decode(self._tail_bytes(prompt_token_ids))
 
     @property
     def text(self) -> str:
         """Everything returned so far."""
-        return self._text
+        self._pieces = ["".join(self._pieces)]
+        return self._pieces[0]
 
     def push(self, token_ids: Sequence[int]) -> str:
         """Take more tokens; the new text that no later token can change, possibly empty."""
@@ -49,7 +50,7 @@ class Detokenizer:
 
     def _emit(self, data: bytes, *, final: bool) -> str:
         piece = self._decoder.decode(data, final)
-        self._text += piece
+        self._pieces.append(piece)
         return piece
 
     def _tail_bytes(self, prompt_token_ids: Sequence[int]) -> bytes:

@@ -16,7 +16,7 @@ class StopChecker:
     def __init__(self, stop: Sequence[str] = ()) -> None:
         self._automata = tuple(_Automaton(text) for text in stop)
         self._held = ""
-        self._text = ""
+        self._pieces: list[str] = []
         self._matched: str | None = None
 
     @property
@@ -27,7 +27,8 @@ class StopChecker:
     @property
     def text(self) -> str:
         """Everything released so far."""
-        return self._text
+        self._pieces = ["".join(self._pieces)]
+        return self._pieces[0]
 
     def push(self, piece: str, *, can_stop: bool = True) -> str:
         """Take more text; what can be shown now. After a match the text has ended and this is always empty.
@@ -62,7 +63,7 @@ class StopChecker:
         return self._release(held)
 
     def _release(self, text: str) -> str:
-        self._text += text
+        self._pieces.append(text)
         return text
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -37,6 +38,9 @@ def run(arguments: argparse.Namespace) -> int:
     params = sampling_params(arguments)
     config = engine_config(arguments)
     prompts = _prompts(arguments)
+    # Read when torch loads. The threads of a small model often wait for each other; if they spin meanwhile, a machine
+    # that has other work to do spends ten times the processor time.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     from thalweg.engine.llm import LLM
 
     with LLM(config=config) as llm:
@@ -61,7 +65,7 @@ def _prompts(arguments: argparse.Namespace) -> list[str]:
     prompts = list(arguments.prompt or [])
     source = arguments.prompts_file
     if source is None and not prompts:
-        if sys.stdin.isatty():
+        if sys.stdin is None or sys.stdin.isatty():
             raise ConfigError("no prompts; give --prompt, --prompts-file, or lines on standard input")
         source = "-"
     if source is not None:
