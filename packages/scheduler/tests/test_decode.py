@@ -50,7 +50,7 @@ def test_a_decode_row_shows_its_last_tokens(core: Core) -> None:
     assert driver.step().plan.tail_token_ids.tolist() == [[11, 12, 100, 101]]
 
 
-def test_a_sequence_gains_a_block_when_it_grows_into_it_and_loses_one_that_rejected_drafts_wanted(core: Core) -> None:
+def test_a_sequence_gains_a_block_when_its_tokens_and_drafts_need_one(core: Core) -> None:
     driver = Driver(core, block_size=8, draft_length=3)
     sequence = driver.add(4)
     driver.step()

@@ -1,10 +1,15 @@
 """Which prompts a prefill step takes, and how much of each."""
 
+import numpy as np
 import pytest
 from scheduler_testing.cores import Core, small_config
 from scheduler_testing.driver import Driver
 
 from thalweg.interfaces import SequenceStatus
+from thalweg.scheduler.config import Sizes
+from thalweg.scheduler.reference.prefill import plan_prefill
+from thalweg.scheduler.reference.requests import new_sequence
+from thalweg.scheduler.reference.state import State
 
 
 def chunks(driver: Driver, max_steps: int = 50) -> list[list[int]]:
@@ -70,6 +75,10 @@ def test_a_step_touches_at_most_so_many_prompt_tokens_counted_in_full(core: Core
     for length in (40, 61, 1):
         driver.add(length)
     assert chunks(driver) == [[40], [61, 1]]
+    driver = Driver(core, config)
+    for length in (100, 1):
+        driver.add(length)
+    assert chunks(driver) == [[64], [36], [1]]
 
 
 @pytest.mark.parametrize("policy", ["default", "reference"])
@@ -93,6 +102,27 @@ def test_a_prompt_may_be_as_long_as_the_model_allows(core: Core) -> None:
     assert [step.plan.query_lengths.tolist() for step in steps] == [[64]] * 4 + [[]]
     assert steps[3].outcome.finish_reasons.tolist() == [SequenceStatus.FINISHED_LENGTH_CAPPED]
     assert steps[4].plan.finished_ids.tolist() == [sequence]
+
+
+def test_a_prompt_with_output_that_outgrew_the_pool_counts_as_preempted() -> None:
+    """Decode planning ends such a sequence before it can come here; the rule also holds on its own."""
+    config = small_config()
+    state = State(config, Sizes.resolve(config, num_blocks=4, num_state_slots=4, block_size=4, vocab_size=1000))
+    grown = new_sequence(
+        0,
+        np.zeros(10, np.int32),
+        max_tokens=9,
+        eos_token_id=1,
+        ignore_eos=False,
+        checkpoints=(),
+        is_schedulable=True,
+        is_structured=False,
+    )
+    for _ in range(3):
+        grown.append(5, max_model_len=256)
+    state.waiting.append(grown)
+    assert plan_prefill(state).dropped == [grown]
+    assert grown.status == SequenceStatus.FINISHED_PREEMPTED
 
 
 def test_nothing_but_refusals_still_is_a_prefill_step(core: Core) -> None:
@@ -185,6 +215,19 @@ def test_a_chunk_ends_at_each_checkpoint(core: Core, policy: str) -> None:
     assert chunks(driver) == [[10], [54], [6], [30]]
 
 
+def test_a_checkpoint_that_was_used_does_not_cut_the_prompt_again_when_it_is_recomputed(core: Core) -> None:
+    driver = Driver(core, num_blocks=3, block_size=8)
+    ids = [driver.add(6, checkpoints=[3]) for _ in range(2)]
+    while len(driver.running) < 2:
+        driver.step()
+    while not (restarted := driver.decode().plan.restarted_ids.tolist()):
+        pass
+    (survivor,) = set(ids) - set(restarted)
+    driver.scheduler.abort([survivor])
+    driver.decode()
+    assert driver.step().plan.query_lengths.tolist() == [9]
+
+
 def test_a_checkpoint_is_ignored_when_prompts_are_not_chunked(core: Core) -> None:
     driver = Driver(core, small_config(chunked_prefill=False, max_num_batched_tokens=256))
     driver.add(100, checkpoints=[10])
@@ -211,6 +254,12 @@ def test_a_chunk_is_not_shorter_than_the_lookahead_unless_it_is_the_last(core: C
     driver.add(20)
     driver.add(3)
     assert chunks(driver) == [[60], [20, 3]]
+
+
+def test_policy_reference_never_takes_a_prompt_shorter_than_the_lookahead(core: Core) -> None:
+    driver = Driver(core, small_config(lookahead_tokens=8, policy="reference"))
+    driver.add(3)
+    assert not any(driver.step().ids for _ in range(20))
 
 
 def test_a_refused_checkpoint_cut_keeps_the_checkpoint(core: Core) -> None:

@@ -43,7 +43,7 @@ def plan_decode(state: State) -> DecodeBatch:
         if _lacks_block(state, candidate):
             _preempt(state, batch, candidate)
         else:
-            state.memory.fit(candidate)
+            state.memory.grow(candidate)
             batch.rows.append(candidate)
 
     batch.rows.sort(key=lambda sequence: -sequence.length)

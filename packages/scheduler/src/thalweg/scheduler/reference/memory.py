@@ -46,16 +46,13 @@ class Memory:
     def needs_a_block(self, sequence: Sequence) -> bool:
         return sequence.blocks_needed(self._block_size) > len(sequence.blocks)
 
-    def fit(self, sequence: Sequence) -> None:
-        """Append the one block that the next step may need, or give back those beyond it."""
+    def grow(self, sequence: Sequence) -> None:
+        """Append the block that its next step writes into, if it has none yet. Committed tokens never shrink."""
         missing = sequence.blocks_needed(self._block_size) - len(sequence.blocks)
         if missing > 1:
             raise InvariantError(f"sequence {sequence.sequence_id} lacks {missing} blocks; one per step is possible")
         if missing == 1:
             sequence.blocks += self.blocks.allocate(1)
-        elif missing < 0:
-            self.blocks.release(sequence.blocks[missing:])
-            del sequence.blocks[missing:]
 
     def release(self, sequence: Sequence) -> None:
         """Take back whatever it owns; calling twice is harmless."""
