@@ -90,8 +90,10 @@ def workspace(session: nox.Session) -> None:
 
 
 def run_python(session: nox.Session, *arguments: str, env: dict[str, str] | None = None) -> None:
-    """Run the shared environment's Python."""
-    session.run(str(WORKSPACE / "bin" / "python"), *arguments, external=True, env=env)
+    """Run the shared environment's Python. Threads that wait sleep: spinning ones starve each other on a busy host."""
+    session.run(
+        str(WORKSPACE / "bin" / "python"), *arguments, external=True, env={"OMP_WAIT_POLICY": "PASSIVE", **(env or {})}
+    )
 
 
 def run_pytest(session: nox.Session, *arguments: str) -> None:
