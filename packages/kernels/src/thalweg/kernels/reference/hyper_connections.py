@@ -44,38 +44,19 @@ def hc_coefficients(
 def sinkhorn(logits: Tensor, iters: int, eps: float) -> Tensor:
     """Rows and columns of softmax(logits [n, m, m]) normalised in turn; `iters` counts the column divisions."""
     comb = torch.exp(logits - logits.amax(-1, keepdim=True).detach())
-    comb = comb / _row_sums(comb) + eps
-    comb = comb / (_column_sums(comb) + eps)
+    comb = comb / comb.sum(-1, keepdim=True) + eps
+    comb = comb / comb.sum(-2, keepdim=True).add_(eps)
     for _ in range(iters - 1):
-        comb = comb / (_row_sums(comb) + eps)
-        comb = comb / (_column_sums(comb) + eps)
+        comb = comb / comb.sum(-1, keepdim=True).add_(eps)
+        comb = comb / comb.sum(-2, keepdim=True).add_(eps)
     return comb
-
-
-def _row_sums(comb: Tensor) -> Tensor:
-    """Sum over the last axis, in index order."""
-    total = comb[..., 0:1]
-    for j in range(1, comb.shape[-1]):
-        total = total + comb[..., j : j + 1]
-    return total
-
-
-def _column_sums(comb: Tensor) -> Tensor:
-    """Sum over the last axis but one, in index order."""
-    total = comb[..., 0:1, :]
-    for j in range(1, comb.shape[-2]):
-        total = total + comb[..., j : j + 1, :]
-    return total
 
 
 def hc_collapse(x: Tensor, pre: Tensor) -> Tensor:
     """Sub-layer input sum_j pre_j X_j [n, h] of x [n, m, h] and pre [n, m], added in stream order."""
     check_shape("pre", pre, tuple(x.shape[:2]))
-    value, pre = carried(x), pre.to(carried(x).dtype)
-    total = pre[:, 0:1] * value[:, 0]
-    for j in range(1, x.shape[1]):
-        total = total + pre[:, j : j + 1] * value[:, j]
-    return total.to(x.dtype)
+    value = carried(x)
+    return (pre.to(value.dtype).unsqueeze(-1) * value).sum(1).to(x.dtype)
 
 
 def hc_expand(x: Tensor, y: Tensor, post: Tensor, comb: Tensor) -> Tensor:
@@ -86,10 +67,8 @@ def hc_expand(x: Tensor, y: Tensor, post: Tensor, comb: Tensor) -> Tensor:
     check_shape("comb", comb, (n, m, m))
     value = carried(x)
     post, comb = post.to(value.dtype), comb.to(value.dtype)
-    total = post.unsqueeze(-1) * y.to(value.dtype).unsqueeze(1)
-    for j in range(m):
-        total = total + comb[:, j].unsqueeze(-1) * value[:, j].unsqueeze(1)
-    return total.to(x.dtype)
+    # One product per row of the batch, all of one shape: no row can see how many others there are.
+    return torch.baddbmm(post.unsqueeze(-1) * y.to(value.dtype).unsqueeze(1), comb.transpose(1, 2), value).to(x.dtype)
 
 
 OPS: dict[str, Callable[..., Any]] = {

@@ -19,8 +19,8 @@ SUM_PIECE = 8192
 
 
 def round_bf16(x: Tensor) -> Tensor:
-    """The values of `x` rounded to bfloat16, in the dtype of `x`; float64 goes through float32, as a cast does."""
-    return x.to(torch.float32).to(torch.bfloat16).to(x.dtype)
+    """The values of `x` rounded to bfloat16, in the dtype of `x`; a cast of float64 goes through float32."""
+    return x.to(torch.bfloat16).to(x.dtype)
 
 
 def round_f32(x: Tensor) -> Tensor:
