@@ -80,7 +80,8 @@ class MixtureOfExperts:
             trace.record("expert_w", self._layer, weights)
         quantised = n.mxfp8(hidden)
         routed = self._routed(quantised, ids, weights)
-        shared = self._expert(quantised, self._shared_gate_up, self._shared_down, None)
+        shared = self._activated(n.linear(quantised, self._shared_gate_up), None)
+        shared = n.linear(shared, self._shared_down)
         # Slot by slot, then the shared expert: a fixed order, whatever the batch.
         total = routed[:, 0]
         for slot in range(1, ids.shape[1]):
@@ -88,30 +89,27 @@ class MixtureOfExperts:
         return n.bf16(total + shared)
 
     def _routed(self, quantised: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-        """Outputs per (row, slot), [n, k, h]; zero where no expert was chosen."""
+        """Outputs per (row, slot), [n, k, h]; zero where no expert was chosen.
+
+        Only the products run expert by expert; all that is elementwise runs once, on rows sorted by expert.
+        """
+        n, matmul = self._numerics, self._numerics.ops.matmul
         num_rows, slots = ids.shape
-        flat_ids = ids.reshape(-1)
-        order = torch.argsort(flat_ids, stable=True)
-        counts = torch.bincount(flat_ids + 1, minlength=len(self._gate_up) + 1).tolist()
-        rows = order // slots
-        flat_weights = weights.reshape(-1)
-        pieces = []
-        begin = counts[0]
-        for expert, count in enumerate(counts[1:]):
-            if count:
-                chosen = order[begin : begin + count]
-                gathered = quantised[rows[begin : begin + count]]
-                pieces.append(self._expert(gathered, self._gate_up[expert], self._down[expert], flat_weights[chosen]))
-                begin += count
+        counts = torch.bincount(ids.flatten() + 1, minlength=len(self._down) + 1).tolist()
+        order = torch.argsort(ids.flatten(), stable=True)[counts[0] :]
         outputs = quantised.new_zeros(num_rows * slots, quantised.shape[1])
-        if pieces:
-            outputs = outputs.index_copy(0, order[counts[0] :], torch.cat(pieces))
+        if order.shape[0]:
+            busy = [expert for expert, count in enumerate(counts[1:]) if count]
+            sizes = [count for count in counts[1:] if count]
+            inputs = torch.split(quantised[order // slots], sizes)
+            gate_up = [matmul(rows, self._gate_up[expert]) for expert, rows in zip(busy, inputs, strict=True)]
+            products = torch.split(self._activated(n.bf16(torch.cat(gate_up)), weights.flatten()[order]), sizes)
+            down = [matmul(rows, self._down[expert]) for expert, rows in zip(busy, products, strict=True)]
+            outputs = outputs.index_copy(0, order, n.bf16(torch.cat(down)))
         return outputs.view(num_rows, slots, -1)
 
-    def _expert(
-        self, quantised: torch.Tensor, gate_up: torch.Tensor, down: torch.Tensor, weights: torch.Tensor | None
-    ) -> torch.Tensor:
+    def _activated(self, gate_up: torch.Tensor, weights: torch.Tensor | None) -> torch.Tensor:
+        """The quantised SwiGLU product [n, i] of gate and up halves [n, 2i], times weights [n]."""
         n = self._numerics
-        gate, up = n.linear(quantised, gate_up).chunk(2, dim=-1)
-        product = n.f32(n.ops.swiglu(gate, up, self._limit, weights))
-        return n.linear(n.mxfp8(product), down)
+        gate, up = gate_up.chunk(2, dim=-1)
+        return n.mxfp8(n.f32(n.ops.swiglu(gate, up, self._limit, weights)))
