@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import numpy as np
 import torch
 
 from thalweg.interfaces import ConfigError
@@ -14,7 +15,12 @@ _PAGE_BYTES = 4096
 def allocate(rows: int, row_bytes: int, device: torch.device | str) -> torch.Tensor:
     """Zeroed uint8 [rows, row_bytes]; the allocation behind it is a whole number of 4096-byte pages."""
     total = rows * row_bytes
-    flat = torch.zeros(-(-total // _PAGE_BYTES) * _PAGE_BYTES, dtype=torch.uint8, device=device)
+    rounded = -(-total // _PAGE_BYTES) * _PAGE_BYTES
+    if torch.device(device).type == "cpu":
+        # The system's zero pages: memory that no sequence ever reaches is never touched, and costs nothing.
+        flat = torch.from_numpy(np.zeros(rounded, np.uint8))
+    else:
+        flat = torch.zeros(rounded, dtype=torch.uint8, device=device)
     return flat[:total].view(rows, row_bytes)
 
 
