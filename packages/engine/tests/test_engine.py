@@ -203,6 +203,12 @@ def test_a_bad_prompt_is_refused_with_its_reason(bench: Bench, prompt: object, m
     assert set(bench.drain()) == {"good"}
 
 
+def test_a_prompt_as_long_as_the_model_still_gets_one_token(bench: Bench) -> None:
+    bench.engine.add_request("r", [5] * 64, params())
+    output = bench.drain()["r"].outputs[0]
+    assert (len(output.token_ids), output.finish_reason) == (1, "length")
+
+
 def test_a_prompt_that_the_cache_cannot_hold_is_refused(tokenizer: Tokenizer) -> None:
     bench = Bench(tokenizer, num_blocks=4)
     with pytest.raises(RequestError, match="the prompt needs 4 cache blocks; there are 3"):
