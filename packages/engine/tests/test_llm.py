@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from thalweg.engine import LLM, CacheConfig, EngineConfig, RequestOutput, SamplingParams, SchedulerConfig
 from thalweg.engine.runner import ModelRunner
@@ -122,18 +121,6 @@ def test_memory_that_nobody_holds_is_never_read(
             runner.pools.states[list(state["free_state_slots"])] = 0xFF
             finals |= {output.request_id: output for output in engine.step() if output.finished}
     assert tokens([finals[str(index)] for index in range(len(prompts))]) == expected
-
-
-def test_the_number_of_threads_does_not_change_the_tokens(
-    llm: LLM, prompts: list[list[int]], params: list[SamplingParams], expected: list[tuple[int, ...]]
-) -> None:
-    before = torch.get_num_threads()
-    torch.set_num_threads(3 - min(before, 2))
-    try:
-        got = tokens(llm.generate(prompt_token_ids=prompts[2:3], sampling_params=params[2:3], use_tqdm=False))
-    finally:
-        torch.set_num_threads(before)
-    assert got == expected[2:3]
 
 
 @pytest.mark.parametrize(("mode", "arithmetic"), [("plain", "exact"), ("plain", "float32"), ("quant", "float32")])
