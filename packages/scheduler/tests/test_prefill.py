@@ -2,11 +2,12 @@
 
 import numpy as np
 import pytest
-from scheduler_testing.cores import Core, small_config
+from scheduler_testing.cores import Core, load_core, small_config
 from scheduler_testing.driver import Driver
 
 from thalweg.interfaces import SequenceStatus
 from thalweg.scheduler.config import Sizes
+from thalweg.scheduler.reference.memory import Memory
 from thalweg.scheduler.reference.prefill import plan_prefill
 from thalweg.scheduler.reference.requests import new_sequence
 from thalweg.scheduler.reference.state import State
@@ -102,6 +103,24 @@ def test_a_prompt_may_be_as_long_as_the_model_allows(core: Core) -> None:
     assert [step.plan.query_lengths.tolist() for step in steps] == [[64]] * 4 + [[]]
     assert steps[3].outcome.finish_reasons.tolist() == [SequenceStatus.FINISHED_LENGTH_CAPPED]
     assert steps[4].plan.finished_ids.tolist() == [sequence]
+
+
+@pytest.mark.parametrize("pool", ["blocks", "state_slots"])
+def test_a_prompt_stays_in_the_queue_when_another_thread_takes_the_memory_first(
+    monkeypatch: pytest.MonkeyPatch, pool: str
+) -> None:
+    """The plain core, where the moment between the check and the allocation can be caught."""
+    driver = Driver(load_core("reference"), num_blocks=9)
+    sequence = driver.add(40)
+    allocator = getattr(driver.scheduler, pool)
+    taken = allocator.allocate(allocator.num_free)
+    monkeypatch.setattr(Memory, "can_start", lambda self, sequence: True)
+    monkeypatch.setattr(Memory, "usage", 0.0)
+    assert driver.step().ids == []
+    assert driver.waiting == [sequence]
+    allocator.release(taken)
+    assert driver.step().ids == [sequence]
+    assert len(driver.state(sequence)["blocks"]) == 3
 
 
 def test_a_prompt_with_output_that_outgrew_the_pool_counts_as_preempted() -> None:

@@ -37,24 +37,25 @@ def plan_decode(state: State) -> DecodeBatch:
             # Evicting others would not help, nor would recomputing it.
             _end_preempted(state, batch, candidate)
             continue
-        while _lacks_block(state, candidate) and first <= last:
+        while not (fits := _grow(state, candidate)) and first <= last:
             _preempt(state, batch, running[first])
             first += 1
-        if _lacks_block(state, candidate):
-            _preempt(state, batch, candidate)
-        else:
-            state.memory.grow(candidate)
+        if fits:
             batch.rows.append(candidate)
+        else:
+            _preempt(state, batch, candidate)
 
     batch.rows.sort(key=lambda sequence: -sequence.length)
     state.running = list(batch.rows)
     return batch
 
 
-def _lacks_block(state: State, sequence: Sequence) -> bool:
-    if state.memory.blocks.num_free > 0:
+def _grow(state: State, sequence: Sequence) -> bool:
+    """Whether the sequence has all blocks for this step now."""
+    if not state.is_default and state.memory.blocks.num_free == 0:
+        # The old rule: nobody takes part while the pool is empty, in need of a block or not.
         return False
-    return not state.is_default or state.memory.needs_a_block(sequence)
+    return state.memory.grow(sequence)
 
 
 def _preempt(state: State, batch: DecodeBatch, sequence: Sequence) -> None:

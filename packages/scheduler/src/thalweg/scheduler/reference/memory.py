@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from thalweg.interfaces import Fit, InvariantError
+from thalweg.interfaces import CapacityError, Fit, InvariantError
 from thalweg.scheduler.config import Sizes
 from thalweg.scheduler.reference.block_pool import BlockPool
 from thalweg.scheduler.reference.draft_slots import DraftSlots
@@ -34,25 +34,36 @@ class Memory:
         enough_blocks = self.blocks.can_allocate(sequence.blocks_needed(self._block_size)) is Fit.OK
         return enough_blocks and self.state_slots.num_free > 0
 
-    def start(self, sequence: Sequence) -> None:
-        """Give it all blocks of its prompt and a state slot; the first chunk already takes everything."""
-        sequence.blocks = self.blocks.allocate(sequence.blocks_needed(self._block_size))
-        (sequence.state_slot,) = self.state_slots.allocate(1)
+    def start(self, sequence: Sequence) -> bool:
+        """Give it all blocks of its prompt and a state slot; the first chunk already takes everything.
+
+        False, and nothing is taken, when another thread emptied a pool since `can_start`.
+        """
+        blocks = _take(self.blocks, sequence.blocks_needed(self._block_size))
+        slots = _take(self.state_slots, 1)
+        if blocks and slots:
+            sequence.blocks, (sequence.state_slot,) = blocks, slots
+            return True
+        self.blocks.release(blocks)
+        self.state_slots.release(slots)
+        return False
 
     def start_running(self, sequence: Sequence) -> None:
         if self._has_drafts:
             self.draft_slots.take(sequence)
 
-    def needs_a_block(self, sequence: Sequence) -> bool:
-        return sequence.blocks_needed(self._block_size) > len(sequence.blocks)
+    def grow(self, sequence: Sequence) -> bool:
+        """Append the block that its next step writes into, if it lacks one. False when none is free.
 
-    def grow(self, sequence: Sequence) -> None:
-        """Append the block that its next step writes into, if it has none yet. Committed tokens never shrink."""
+        Blocks are never given back here: committed tokens only become more.
+        """
         missing = sequence.blocks_needed(self._block_size) - len(sequence.blocks)
         if missing > 1:
             raise InvariantError(f"sequence {sequence.sequence_id} lacks {missing} blocks; one per step is possible")
         if missing == 1:
-            sequence.blocks += self.blocks.allocate(1)
+            sequence.blocks += (block := _take(self.blocks, 1))
+            return bool(block)
+        return True
 
     def release(self, sequence: Sequence) -> None:
         """Take back whatever it owns; calling twice is harmless."""
@@ -62,3 +73,11 @@ class Memory:
             sequence.state_slot = -1
         self.blocks.release(sequence.blocks)
         sequence.blocks = []
+
+
+def _take(pool: BlockPool, count: int) -> list[int]:
+    """The ids, or none when fewer are free."""
+    try:
+        return pool.allocate(count)
+    except CapacityError:
+        return []

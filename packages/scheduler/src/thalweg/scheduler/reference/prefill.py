@@ -48,6 +48,8 @@ def plan_prefill(state: State) -> PrefillBatch:
         chunk = _chunk_length(state, sequence, batch.num_batched_tokens)
         if chunk == 0:
             break
+        if not sequence.blocks and not state.memory.start(sequence):
+            break
         is_last = _commit(state, batch, chunk)
         context_budget -= sequence.length
         if not is_last:
@@ -114,8 +116,6 @@ def _commit(state: State, batch: PrefillBatch, chunk: int) -> bool:
     end = sequence.num_computed + chunk
     while sequence.checkpoints and sequence.checkpoints[0] <= end:
         sequence.checkpoints.popleft()
-    if not sequence.blocks:
-        state.memory.start(sequence)
     if end < sequence.length:
         return False
     sequence.status = SequenceStatus.RUNNING
