@@ -16,7 +16,7 @@ from thalweg.engine.runner import ModelRunner
 from thalweg.engine.sampler import Sampler
 from thalweg.engine.token_rows import CompressedVocabulary
 from thalweg.engine.tokenizer import Tokenizer
-from thalweg.interfaces import ConfigError
+from thalweg.interfaces import ConfigError, load_backend
 from thalweg.kernels import bind
 from thalweg.model import Model, ModelConfig
 from thalweg.scheduler import Scheduler
@@ -40,27 +40,27 @@ def build_engine(config: EngineConfig) -> LLMEngine:
         pad_token_id=facts.pad_token_id,
         vocab_size=facts.vocab_size,
     )
+    backend = load_backend(config.backend.name)
+    ops = bind(backend.name, dict(config.backend.kernels), config.backend.batch_invariant, registry=backend.registry)
     geometry = cache_geometry(facts, config)
     sizes = size_pools(config, compute_layout(geometry))
-    ops = bind(config.backend.name, dict(config.backend.kernels), config.backend.batch_invariant)
-    model = Model.load(path, mode=config.mode, arithmetic=config.arithmetic, ops=ops)
-    vocabulary = compressed_vocabulary(model)
+    # Everything that can refuse the options comes before the weights, which may take long to load.
     scheduler = Scheduler(
         config.scheduler,
         num_blocks=sizes.num_blocks,
         num_state_slots=sizes.num_state_slots,
         block_size=geometry.tokens_per_block,
         draft_length=config.speculation.draft_length or 0,
-        tail_length=vocabulary.max_ngram_size,
+        tail_length=facts.engram_max_ngram_size if facts.engram_layer_ids else 1,
         vocab_size=facts.vocab_size,
     )
-    pools = CachePools(geometry, sizes.num_blocks, sizes.num_state_slots)
-    runner = ModelRunner(
-        model, pools, InputBuilder(MetadataShape.of(geometry), sizes.table_width, vocabulary), Sampler(ops)
-    )
     limits = Limits(facts.vocab_size, config.scheduler.max_model_len, geometry.tokens_per_block, sizes.num_blocks)
+    admission = Admission(tokenizer, limits, config.seed)
+    model = Model.load(path, mode=config.mode, arithmetic=config.arithmetic, ops=ops)
+    pools = CachePools(geometry, sizes.num_blocks, sizes.num_state_slots, backend.device)
+    inputs = InputBuilder(MetadataShape.of(geometry), sizes.table_width, compressed_vocabulary(model), backend.device)
     _LOG.info("loaded %s: %d cache blocks, %d state slots", path, sizes.num_blocks, sizes.num_state_slots)
-    return LLMEngine(scheduler, runner, tokenizer, Admission(tokenizer, limits, config.seed))
+    return LLMEngine(scheduler, ModelRunner(model, pools, inputs, Sampler(ops)), tokenizer, admission)
 
 
 def checkpoint_directory(config: EngineConfig) -> Path:

@@ -45,7 +45,10 @@ class Sampler:
         if logits.shape[0] != num_sequences or inputs.sequence_rows.size != num_sequences:
             raise InvariantError(f"{logits.shape[0]} rows of logits for {num_sequences} sequences without drafts")
         if inputs.forbidden_rows.size:
-            logits[torch.from_numpy(inputs.forbidden_rows), torch.from_numpy(inputs.forbidden_ids)] = -torch.inf
+            pairs = (
+                torch.from_numpy(array).to(logits.device) for array in (inputs.forbidden_rows, inputs.forbidden_ids)
+            )
+            logits[tuple(pairs)] = -torch.inf
         broken = ~torch.isfinite(logits.amax(dim=-1))
         if broken.any():
             logits[broken] = 0.0
@@ -56,12 +59,8 @@ class Sampler:
         if (inputs.temperatures < GREEDY_BELOW).all():
             greedy: torch.Tensor = self._ops.argmax_lowest(logits)
             return greedy
+        parameters = (inputs.temperatures, inputs.top_ps, inputs.top_ks, inputs.seeds, inputs.row_positions)
         drawn: torch.Tensor = self._ops.sample_tokens(
-            logits,
-            torch.from_numpy(inputs.temperatures),
-            torch.from_numpy(inputs.top_ps),
-            torch.from_numpy(inputs.top_ks),
-            torch.from_numpy(inputs.seeds),
-            torch.from_numpy(inputs.row_positions),
+            logits, *(torch.from_numpy(array).to(logits.device) for array in parameters)
         )
         return drawn
