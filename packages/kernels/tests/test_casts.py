@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from thalweg.interfaces import ConfigError
-from thalweg.kernels.reference import quant
+from thalweg.kernels.reference import formats, quant
 from thalweg.kernels.reference.casts import cast_per_token, pack_scales
 from thalweg.kernels.testing import VectorLoader
 
@@ -26,8 +26,10 @@ def test_recorded_casts_are_reproduced(
     codes, scales = cast_per_token(data["x"], value_format, group, scale_format)
     assert torch.equal(codes, data[f"{key}_q"].view(torch.uint8))
     assert torch.equal(scales, data[f"{key}_sf"])
-    factor = quant.decode_e4m3(scales) if scale_format == "e4m3" else scales
-    values = quant.decode_e4m3(codes) if value_format == "e4m3" else quant.decode_e2m1(quant.unpack_nibbles(codes))
+    factor = formats.decode_e4m3(scales) if scale_format == "e4m3" else scales
+    values = (
+        formats.decode_e4m3(codes) if value_format == "e4m3" else formats.decode_e2m1(formats.unpack_nibbles(codes))
+    )
     assert torch.equal(values * factor.repeat_interleave(group, -1), data[f"{key}_deq_f32"])
 
 
@@ -48,7 +50,7 @@ def test_block_casts_agree_with_the_cache_formats(vectors: VectorLoader) -> None
         codes, scales = cast_per_token(x, value_format, group, scale_format)
         want_codes, want_scales = encode(x)
         if scale_format == "ue8m0":
-            want_scales = quant.decode_ue8m0(want_scales)
+            want_scales = formats.decode_ue8m0(want_scales)
         assert torch.equal(codes, want_codes)
         assert torch.equal(scales, want_scales)
 

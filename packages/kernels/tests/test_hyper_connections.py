@@ -104,3 +104,11 @@ def test_shapes_that_do_not_fit_are_refused_by_name() -> None:
         hc_collapse(x, torch.ones(2, 3))
     with pytest.raises(ConfigError, match=r"y has shape \[2, 9\]; \[2, 8\] is expected"):
         hc_expand(x, torch.ones(2, 9), torch.ones(2, 4), torch.ones(2, 4, 4))
+
+
+@pytest.mark.parametrize("rows", [0, 1, 2, 7, 65])
+@pytest.mark.parametrize("carrier", [torch.float32, torch.float64])
+def test_normalising_with_and_without_gradients_gives_the_same_bits(rows: int, carrier: torch.dtype) -> None:
+    logits = torch.randn(rows, 4, 4, dtype=carrier, generator=torch.Generator().manual_seed(rows))
+    plain = sinkhorn(logits, 20, 1e-6)
+    assert torch.equal(sinkhorn(logits.requires_grad_(), 20, 1e-6).detach(), plain)

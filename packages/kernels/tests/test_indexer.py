@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from thalweg.interfaces import ConfigError
-from thalweg.kernels.reference import quant
+from thalweg.kernels.reference import formats, quant
 from thalweg.kernels.reference.indexer import (
     block_scores,
     compact_lengths,
@@ -65,7 +65,9 @@ def test_recorded_scores_of_quantised_keys_are_reproduced(value_format: str, vec
 
     def values(name: str) -> torch.Tensor:
         codes = d[f"{value_format}_{name}"].view(torch.uint8)
-        raw = quant.decode_e4m3(codes) if value_format == "e4m3" else quant.decode_e2m1(quant.unpack_nibbles(codes))
+        raw = (
+            formats.decode_e4m3(codes) if value_format == "e4m3" else formats.decode_e2m1(formats.unpack_nibbles(codes))
+        )
         return raw.double() * d[f"{value_format}_{name}sf"].double().repeat_interleave(32, -1)
 
     scores = indexer_scores(values("q"), d["weights"].double(), values("k"), d["ks"], d["ke"])

@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from thalweg.interfaces import ConfigError
+from thalweg.kernels.reference.formats import decode_ue8m0
 from thalweg.kernels.reference.moe import choose_replicas, gate_scores, psum_valid_rows, route, swiglu, swiglu_psum
-from thalweg.kernels.reference.quant import decode_ue8m0, quantize_mxfp8
+from thalweg.kernels.reference.quant import quantize_mxfp8
 from thalweg.kernels.testing import VectorLoader
 
 

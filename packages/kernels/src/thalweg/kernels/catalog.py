@@ -48,6 +48,7 @@ MODULES = (
 SUMMING_OPS = frozenset(
     {
         "matmul",
+        "grouped_matmul",
         "rms_norm",
         "rope_table",
         "hc_mixes",

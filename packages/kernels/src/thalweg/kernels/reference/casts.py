@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from thalweg.interfaces import ConfigError
-from thalweg.kernels.reference import quant
+from thalweg.kernels.reference import formats, quant
 from thalweg.kernels.reference.numerics import carried, split_last
 
 GROUPS = (16, 32, 64, 128)
-VALUE_FORMATS = {"e4m3": (quant.E4M3_MAX, quant.E4M3_AMAX_FLOOR), "e2m1": (quant.E2M1_MAX, quant.E2M1_AMAX_FLOOR)}
+VALUE_FORMATS = {"e4m3": (formats.E4M3_MAX, quant.E4M3_AMAX_FLOOR), "e2m1": (formats.E2M1_MAX, quant.E2M1_AMAX_FLOOR)}
 SCALE_FORMATS = ("ue8m0", "float32", "e4m3")
 
 
@@ -38,15 +38,15 @@ def cast_per_token(x: Tensor, value_format: str, group: int, scale_format: str) 
     if scale_format == "float32":
         stored, factor = scale, largest / amax
     elif scale_format == "ue8m0":
-        stored = quant.decode_ue8m0(quant.ue8m0_from_scale(scale))
+        stored = formats.round_up_to_power(scale)
         factor = torch.reciprocal(stored)
     else:
-        stored = quant.encode_e4m3(scale)
-        factor = torch.reciprocal(quant.decode_e4m3(stored))
+        stored = formats.encode_e4m3(scale)
+        factor = torch.reciprocal(formats.decode_e4m3(stored))
     scaled = groups * factor.unsqueeze(-1)
     if value_format == "e4m3":
-        return quant.encode_e4m3(scaled).flatten(-2), stored
-    return quant.pack_nibbles(quant.encode_e2m1(scaled).flatten(-2)), stored
+        return formats.encode_e4m3(scaled).flatten(-2), stored
+    return formats.pack_nibbles(formats.encode_e2m1(scaled).flatten(-2)), stored
 
 
 def pack_scales(scales: Tensor) -> Tensor:

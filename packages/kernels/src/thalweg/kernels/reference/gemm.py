@@ -1,11 +1,14 @@
 """The one matrix product of the reference: the bits of a row depend on nothing but that row.
 
-A library GEMM picks its inner kernel by the number of rows, so rows are processed in tiles of a constant height.
+A library GEMM picks its inner kernel by the number of rows, so plain products of 1 and of 40 rows disagree. Here the
+result is defined by tiles of 16 rows, zero-filled at the end. Tiles of another height are used only where a probe of
+the same shape shows that the library gives a row the same bits in them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -15,31 +18,106 @@ from thalweg.interfaces import ConfigError
 from thalweg.kernels.reference.numerics import carried
 
 TILE_ROWS = 16
+LOW_TILES = (4, 8)
+TALL_TILE = 64
 
 
 def matmul(x: Tensor, weight: Tensor) -> Tensor:
-    """x [n, K] times the transpose of weight [N, K] -> [n, N], in the dtype of x."""
+    """x [n, K] times the transpose of weight [N, K] -> [n, N], in the dtype of x. Differentiable in both."""
+    _check(x, weight)
+    return _product(carried(x), carried(weight, "weight")).to(x.dtype)
+
+
+def grouped_matmul(x: Tensor, counts: Sequence[int], weights: Sequence[Tensor]) -> Tensor:
+    """Rows of x [n, K] by the weight [N, K] of their group -> [n, N]; rows of a group lie together, in group order.
+
+    counts: rows of each group, n in total; weights: one per group. A row has the bits that matmul gives it.
+    """
+    if len(counts) != len(weights) or sum(counts) != x.shape[0]:
+        raise ConfigError(
+            f"counts has {len(counts)} groups of {sum(counts)} rows in all; "
+            f"there are {len(weights)} weights and {x.shape[0]} rows"
+        )
+    if not weights:
+        raise ConfigError("weights is empty; at least one group is needed")
+    value = carried(x)
+    pieces = []
+    begin = 0
+    for count, weight in zip(counts, weights, strict=True):
+        if count:
+            _check(x, weight)
+            pieces.append(_product(value[begin : begin + count], carried(weight, "weight")))
+            begin += count
+    return torch.cat(pieces).to(x.dtype) if pieces else x.new_empty(0, weights[0].shape[0])
+
+
+def _check(x: Tensor, weight: Tensor) -> None:
     if x.dim() != 2 or weight.dim() != 2 or x.shape[1] != weight.shape[1]:
         raise ConfigError(
             f"matmul got x {list(x.shape)} and weight {list(weight.shape)}; x [n, K] and weight [N, K] are expected"
         )
     if x.dtype != weight.dtype:
         raise ConfigError(f"matmul got x of {x.dtype} and weight of {weight.dtype}; they must have one dtype")
-    product = _tiled(carried(x), carried(weight, "weight"))
-    return product.to(x.dtype)
 
 
-def _tiled(x: Tensor, weight: Tensor) -> Tensor:
+def _product(x: Tensor, weight: Tensor) -> Tensor:
+    if torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad):
+        result: Tensor = _DifferentiableProduct.apply(x, weight)  # type: ignore[no-untyped-call]
+        return result
+    return _forward(x, weight)
+
+
+class _DifferentiableProduct(torch.autograd.Function):
+    """The tiled product with untiled gradients: autograd would give every tile its own copy of the weight's."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        return _forward(x, weight)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        x, weight = ctx.saved_tensors
+        to_x = gradient @ weight if ctx.needs_input_grad[0] else None
+        to_weight = gradient.t() @ x if ctx.needs_input_grad[1] else None
+        return to_x, to_weight
+
+
+def _forward(x: Tensor, weight: Tensor) -> Tensor:
     rows, depth = x.shape
     width = weight.shape[0]
-    if rows == 0:
-        return x.new_empty(0, width)
-    padding = -rows % TILE_ROWS
+    if rows == 0 or width == 0 or depth == 0:
+        return x.new_zeros(rows, width)
+    for height in LOW_TILES:
+        if rows <= height and _agrees(height, depth, width, x.dtype, x.device):
+            return _tiles(x, weight, height)
+    tall = rows // TALL_TILE * TALL_TILE
+    if tall and _agrees(TALL_TILE, depth, width, x.dtype, x.device):
+        head = _tiles(x[:tall], weight, TALL_TILE)
+        return head if tall == rows else torch.cat((head, _tiles(x[tall:], weight, TILE_ROWS)))
+    return _tiles(x, weight, TILE_ROWS)
+
+
+def _tiles(x: Tensor, weight: Tensor, height: int) -> Tensor:
+    """The product in tiles of one height; the last one is filled with zero rows."""
+    rows, depth = x.shape
+    padding = -rows % height
     if padding:
         x = torch.nn.functional.pad(x, (0, 0, 0, padding))
-    tiles = x.reshape(-1, TILE_ROWS, depth)
-    product = torch.bmm(tiles, weight.t().expand(tiles.shape[0], depth, width))
-    return product.view(-1, width)[:rows]
+    tiles = x.reshape(-1, height, depth)
+    product = torch.bmm(tiles, weight.t().expand(tiles.shape[0], depth, weight.shape[0]))
+    product = product.view(-1, weight.shape[0])
+    return product[:rows] if padding else product
 
 
-OPS: dict[str, Callable[..., Any]] = {"matmul": matmul}
+@functools.cache
+def _agrees(height: int, depth: int, width: int, dtype: torch.dtype, device: torch.device) -> bool:
+    """Whether tiles of this height give random rows the bits that tiles of 16 rows give them."""
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        x = torch.randn(TALL_TILE, depth, dtype=torch.float64).to(device, dtype)
+        weight = torch.randn(width, depth, dtype=torch.float64).to(device, dtype)
+        return torch.equal(_tiles(x, weight, height), _tiles(x, weight, TILE_ROWS))
+
+
+OPS: dict[str, Callable[..., Any]] = {"matmul": matmul, "grouped_matmul": grouped_matmul}

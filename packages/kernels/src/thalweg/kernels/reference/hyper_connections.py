@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -34,29 +35,54 @@ def hc_coefficients(
     check_shape("base", base, ((2 + m) * m,))
     if iters < 1:
         raise ConfigError(f"iters is {iters}; at least 1 column division is needed")
-    value, scale, base = carried(z), scale.to(carried(z).dtype), base.to(carried(z).dtype)
-    pre = sigmoid(value[:, :m] * scale[0] + base[:m]) + eps
-    post = 2 * sigmoid(value[:, m : 2 * m] * scale[1] + base[m : 2 * m])
+    value = carried(z)
+    scale, base = scale.to(value.dtype), base.to(value.dtype)
+    gates = sigmoid(value[:, : 2 * m] * torch.cat((scale[:1].expand(m), scale[1:2].expand(m))) + base[: 2 * m])
     comb = sinkhorn(split_last(value[:, 2 * m :] * scale[2] + base[2 * m :], m), iters, eps)
-    return pre.to(z.dtype), post.to(z.dtype), comb.to(z.dtype)
+    return (gates[:, :m] + eps).to(z.dtype), (2 * gates[:, m:]).to(z.dtype), comb.to(z.dtype)
 
 
 def sinkhorn(logits: Tensor, iters: int, eps: float) -> Tensor:
     """Rows and columns of softmax(logits [n, m, m]) normalised in turn; `iters` counts the column divisions."""
     comb = torch.exp(logits - logits.amax(-1, keepdim=True).detach())
-    comb = comb / comb.sum(-1, keepdim=True) + eps
-    comb = comb / comb.sum(-2, keepdim=True).add_(eps)
+    comb = comb / _sum_in_order(comb, -1) + eps
+    if comb.device.type == "cpu" and not comb.requires_grad:
+        return _normalise_in_place(comb, iters, eps)
+    comb = comb / (_sum_in_order(comb, -2) + eps)
     for _ in range(iters - 1):
-        comb = comb / comb.sum(-1, keepdim=True).add_(eps)
-        comb = comb / comb.sum(-2, keepdim=True).add_(eps)
+        comb = comb / (_sum_in_order(comb, -1) + eps)
+        comb = comb / (_sum_in_order(comb, -2) + eps)
     return comb
 
 
+def _sum_in_order(comb: Tensor, axis: int) -> Tensor:
+    """Sum over one axis in index order, kept as an axis of 1: torch.sum changes its order with the number of rows."""
+    first, *others = comb.split(1, axis)
+    for part in others:
+        first = first + part
+    return first
+
+
+def _normalise_in_place(comb: Tensor, iters: int, eps: float) -> Tensor:
+    """The loop of `sinkhorn` on numpy views, with the same bits; a small matrix costs little but the calls."""
+    table = np.ascontiguousarray(comb.numpy().transpose(1, 2, 0))
+    row_sums, column_sums = np.empty_like(table[:, :1]), np.empty_like(table[:1])
+    for step in range(iters):
+        if step:
+            np.add.reduce(table, axis=1, keepdims=True, out=row_sums)
+            row_sums += eps
+            table /= row_sums
+        np.add.reduce(table, axis=0, keepdims=True, out=column_sums)
+        column_sums += eps
+        table /= column_sums
+    return torch.from_numpy(np.ascontiguousarray(table.transpose(2, 0, 1)))
+
+
 def hc_collapse(x: Tensor, pre: Tensor) -> Tensor:
-    """Sub-layer input sum_j pre_j X_j [n, h] of x [n, m, h] and pre [n, m], added in stream order."""
+    """Sub-layer input sum_j pre_j X_j [n, h] of x [n, m, h] and pre [n, m]."""
     check_shape("pre", pre, tuple(x.shape[:2]))
     value = carried(x)
-    return (pre.to(value.dtype).unsqueeze(-1) * value).sum(1).to(x.dtype)
+    return torch.bmm(pre.to(value.dtype).unsqueeze(1), value).squeeze(1).to(x.dtype)
 
 
 def hc_expand(x: Tensor, y: Tensor, post: Tensor, comb: Tensor) -> Tensor:
