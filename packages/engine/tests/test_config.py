@@ -81,6 +81,7 @@ def test_an_unknown_option_names_close_matches() -> None:
         ("verification", "coupled", "verification is 'coupled'; only 'rejection' is accepted"),
         ("backend", "tpu", "backend is 'tpu'; it must be 'cpu' or"),
         ("kernels", ("norm",), "kernels is"),
+        ("logprobs_mode", "processed", "logprobs_mode is 'processed'; only 'raw' is accepted"),
         ("replay", "mask", "replay is 'mask'; only 'off' is accepted"),
         ("replay_keep_tokens", 140, "replay_keep_tokens is 140"),
         ("async_scheduling", True, "async_scheduling is True; only False is accepted"),

@@ -19,6 +19,7 @@ from thalweg.engine.sections import (
     SpeculationConfig,
     is_int,
     require_choice,
+    require_default,
 )
 from thalweg.interfaces import ConfigError, ParallelConfig, Variable, parse_bool
 from thalweg.scheduler.config import SchedulerConfig
@@ -115,6 +116,7 @@ class EngineConfig:
         require_choice("mode", self.mode, ("quant", "plain"))
         require_choice("arithmetic", self.arithmetic, ("exact", "float32"))
         require_choice("logprobs_mode", self.logprobs_mode, ("raw", "processed"))
+        require_default("logprobs_mode", self.logprobs_mode, "raw", "this version returns no log-probabilities")
         for section, kind in _SECTIONS.items():
             if not isinstance(getattr(self, section), kind):
                 raise ConfigError(f"{section} is {getattr(self, section)!r}; it must be a {kind.__name__}")
