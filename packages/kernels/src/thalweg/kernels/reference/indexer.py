@@ -14,6 +14,7 @@ from thalweg.kernels.reference.numerics import carried, check_shape
 BF16_MAX = float(torch.finfo(torch.bfloat16).max)
 KEY_TILE = 16
 GATHER_BYTES = 64 << 20
+SHARED_ROWS = 4
 
 
 def indexer_scores(q: Tensor, weights: Tensor, keys: Tensor, begin: Tensor, end: Tensor) -> Tensor:
@@ -33,8 +34,42 @@ def indexer_scores(q: Tensor, weights: Tensor, keys: Tensor, begin: Tensor, end:
     query, table, scale = carried(q, "q"), carried(keys, "keys"), carried(weights, "weights")
     if width == 0:
         return q.new_full((n, 0), -torch.inf)
+    starts, counts = torch.unique_consecutive(begin, return_counts=True)
+    if n >= SHARED_ROWS * starts.shape[0]:
+        scores = _shared_keys(query, scale, table, starts.tolist(), counts.tolist(), lengths, width)
+    else:
+        scores = _own_keys(query, scale, table, begin, lengths, width)
+    return scores.to(q.dtype)
+
+
+def _shared_keys(
+    query: Tensor, weights: Tensor, table: Tensor, starts: list[int], counts: list[int], lengths: Tensor, width: int
+) -> Tensor:
+    """Rows in runs over the same keys (prefill): every tile of keys meets the rows of a run that may see it."""
+    dim = query.shape[2]
+    scores = query.new_full((query.shape[0], -(-width // KEY_TILE) * KEY_TILE), -torch.inf)
+    columns = query.transpose(1, 2).contiguous()
+    row = 0
+    for start, count in zip(starts, counts, strict=True):
+        seen = lengths[row : row + count]
+        last = int(seen.max())
+        keys = torch.nn.functional.pad(table[start : start + last], (0, 0, 0, -last % KEY_TILE))
+        for tile in range(0, last, KEY_TILE):
+            first = row + int((seen > tile).to(torch.int8).argmax())
+            end = row + count
+            repeated = keys[tile : tile + KEY_TILE].expand(end - first, KEY_TILE, dim)
+            products = torch.relu(torch.bmm(repeated, columns[first:end]))
+            scores[first:end, tile : tile + KEY_TILE] = _weighted(products, weights[first:end])
+        row += count
+    column = torch.arange(width, device=query.device)
+    return scores[:, :width].masked_fill(column >= lengths.unsqueeze(-1), -torch.inf)
+
+
+def _own_keys(query: Tensor, weights: Tensor, table: Tensor, begin: Tensor, lengths: Tensor, width: int) -> Tensor:
+    """Every row over keys of its own (decode): the same tiles, gathered, with the same bits."""
+    n, groups, dim = query.shape
     padded = -(-width // KEY_TILE) * KEY_TILE
-    column = torch.arange(padded, device=q.device)
+    column = torch.arange(padded, device=query.device)
     rows = max(1, GATHER_BYTES // (padded * dim * table.element_size()))
     parts = []
     for i in range(0, n, rows):
@@ -43,9 +78,9 @@ def indexer_scores(q: Tensor, weights: Tensor, keys: Tensor, begin: Tensor, end:
         tiles = table[index].view(-1, KEY_TILE, dim)
         repeated = query[i : i + rows].transpose(1, 2).repeat_interleave(padded // KEY_TILE, 0)
         products = torch.relu(torch.bmm(tiles, repeated)).view(-1, padded, groups)
-        scores = _weighted(products, scale[i : i + rows])
+        scores = _weighted(products, weights[i : i + rows])
         parts.append(scores.masked_fill(~visible, -torch.inf)[:, :width])
-    return torch.cat(parts).to(q.dtype)
+    return torch.cat(parts)
 
 
 def _weighted(products: Tensor, weights: Tensor) -> Tensor:
