@@ -11,7 +11,7 @@ from torch import Tensor
 from thalweg.interfaces import ConfigError
 from thalweg.kernels.reference.numerics import carried, check_shape
 
-GATHER_BYTES = 64 << 20
+GATHER_BYTES = 4 << 20
 
 
 def sparse_attention(q: Tensor, keys: Tensor, indices: Tensor, sink: Tensor | None, scale: float) -> Tensor:
