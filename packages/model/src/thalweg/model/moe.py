@@ -93,20 +93,15 @@ class MixtureOfExperts:
 
         Only the products run expert by expert; all that is elementwise runs once, on rows sorted by expert.
         """
-        n, matmul = self._numerics, self._numerics.ops.matmul
+        n, grouped = self._numerics, self._numerics.ops.grouped_matmul
         num_rows, slots = ids.shape
-        counts = torch.bincount(ids.flatten() + 1, minlength=len(self._down) + 1).tolist()
-        order = torch.argsort(ids.flatten(), stable=True)[counts[0] :]
+        unused, *counts = torch.bincount(ids.flatten() + 1, minlength=len(self._down) + 1).tolist()
+        order = torch.argsort(ids.flatten(), stable=True)[unused:]
+        gate_up = n.bf16(grouped(quantised[order // slots], counts, self._gate_up))
+        products = self._activated(gate_up, weights.flatten()[order])
+        down = n.bf16(grouped(products, counts, self._down))
         outputs = quantised.new_zeros(num_rows * slots, quantised.shape[1])
-        if order.shape[0]:
-            busy = [expert for expert, count in enumerate(counts[1:]) if count]
-            sizes = [count for count in counts[1:] if count]
-            inputs = torch.split(quantised[order // slots], sizes)
-            gate_up = [matmul(rows, self._gate_up[expert]) for expert, rows in zip(busy, inputs, strict=True)]
-            products = torch.split(self._activated(n.bf16(torch.cat(gate_up)), weights.flatten()[order]), sizes)
-            down = [matmul(rows, self._down[expert]) for expert, rows in zip(busy, products, strict=True)]
-            outputs = outputs.index_copy(0, order, n.bf16(torch.cat(down)))
-        return outputs.view(num_rows, slots, -1)
+        return outputs.index_copy(0, order, down).view(num_rows, slots, -1)
 
     def _activated(self, gate_up: torch.Tensor, weights: torch.Tensor | None) -> torch.Tensor:
         """The quantised SwiGLU product [n, i] of gate and up halves [n, 2i], times weights [n]."""
