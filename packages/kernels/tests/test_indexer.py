@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from thalweg.interfaces import ConfigError
-from thalweg.kernels.reference import formats, quant
+from thalweg.kernels.reference import formats, indexer, quant
 from thalweg.kernels.reference.indexer import (
     block_scores,
     compact_lengths,
@@ -191,3 +191,31 @@ def test_bad_arguments_are_refused_by_name() -> None:
         block_scores(torch.ones(2, 5), end, 0)
     with pytest.raises(ConfigError, match=r"visible has shape \[3\]; \[2\] is expected"):
         select_topk(torch.ones(2, 5), torch.ones(3), 1)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("groups", [1, 4, 8, 20, 32])
+def test_queries_of_one_sequence_and_of_many_get_the_same_bits(groups: int, dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(groups)
+    q = torch.randn(40, groups, 32, dtype=torch.float64, generator=generator).to(dtype)
+    weights = torch.randn(40, groups, dtype=torch.float64, generator=generator).to(dtype)
+    keys = torch.randn(500, 32, dtype=torch.float64, generator=generator).to(dtype)
+    begin = torch.full((40,), 150)
+    end = begin + torch.arange(40) * 8
+    together = indexer_scores(q, weights, keys, begin, end)
+    for i in range(1, 40):
+        alone = indexer_scores(q[i : i + 1], weights[i : i + 1], keys, begin[i : i + 1], end[i : i + 1])
+        assert torch.equal(alone[0], together[i, : alone.shape[1]])
+
+
+def test_slices_of_queries_give_the_bits_of_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    generator = torch.Generator().manual_seed(3)
+    q, weights = torch.randn(30, 8, 16, generator=generator), torch.randn(30, 8, generator=generator)
+    keys = torch.randn(200, 16, generator=generator)
+    cases = [torch.zeros(30).long(), torch.arange(30)]
+    whole = [indexer_scores(q, weights, keys, begin, begin + 100) for begin in cases]
+    monkeypatch.setattr(indexer, "CHUNK_BYTES", 3 * 128 * 24 * 4)
+    assert all(
+        torch.equal(indexer_scores(q, weights, keys, begin, begin + 100), expected)
+        for begin, expected in zip(cases, whole, strict=True)
+    )

@@ -10,6 +10,7 @@ import torch
 
 from thalweg.interfaces import ConfigError
 from thalweg.kernels.reference.sampling import (
+    _descending,
     argmax_lowest,
     draw,
     filter_mask,
@@ -186,3 +187,13 @@ def test_bad_arguments_are_refused_by_name() -> None:
         draw(torch.ones(1, 4), torch.zeros(2).double())
     with pytest.raises(ConfigError, match="weights have no columns"):
         draw(torch.ones(1, 0), torch.zeros(1).double())
+
+
+def test_the_order_of_float32_logits_is_that_of_a_stable_sort() -> None:
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.cat((torch.randint(-3, 4, (6, 300), generator=generator).float(), torch.randn(6, 300) * 1e30), -1)
+    logits[0, ::7] = -torch.inf
+    logits[1, ::5], logits[1, 1::5] = 0.0, -0.0
+    expected = torch.sort(logits, dim=-1, descending=True, stable=True).indices
+    assert torch.equal(_descending(logits), expected)
+    assert torch.equal(_descending(logits.double()), expected)

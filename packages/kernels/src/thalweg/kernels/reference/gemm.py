@@ -64,7 +64,7 @@ def _product(x: Tensor, weight: Tensor) -> Tensor:
     if torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad):
         result: Tensor = _DifferentiableProduct.apply(x, weight)  # type: ignore[no-untyped-call]
         return result
-    return _forward(x, weight)
+    return row_products(x, weight)
 
 
 class _DifferentiableProduct(torch.autograd.Function):
@@ -73,7 +73,7 @@ class _DifferentiableProduct(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
         ctx.save_for_backward(x, weight)
-        return _forward(x, weight)
+        return row_products(x, weight)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None]:
@@ -83,19 +83,40 @@ class _DifferentiableProduct(torch.autograd.Function):
         return to_x, to_weight
 
 
-def _forward(x: Tensor, weight: Tensor) -> Tensor:
+def row_products(x: Tensor, weight: Tensor) -> Tensor:
+    """The product itself, without checks and gradients."""
     rows, depth = x.shape
     width = weight.shape[0]
     if rows == 0 or width == 0 or depth == 0:
         return x.new_zeros(rows, width)
-    for height in LOW_TILES:
-        if rows <= height and _agrees(height, depth, width, x.dtype, x.device):
-            return _tiles(x, weight, height)
     tall = rows // TALL_TILE * TALL_TILE
     if tall and _agrees(TALL_TILE, depth, width, x.dtype, x.device):
         head = _tiles(x[:tall], weight, TALL_TILE)
-        return head if tall == rows else torch.cat((head, _tiles(x[tall:], weight, TILE_ROWS)))
-    return _tiles(x, weight, TILE_ROWS)
+        return head if tall == rows else torch.cat((head, row_products(x[tall:], weight)))
+    return _tiles(x, weight, _height(rows, depth, width, x.dtype, x.device))
+
+
+def batched_row_products(x: Tensor, weight: Tensor) -> Tensor:
+    """x [b, n, K] times the transpose of weight [b, N, K], one by one -> [b, n, N], with the bits of row_products."""
+    batch, rows, depth = x.shape
+    width = weight.shape[1]
+    height = _height(rows, depth, width, x.dtype, x.device)
+    count = -(-rows // height)
+    if count * height != rows:
+        x = torch.nn.functional.pad(x, (0, 0, 0, count * height - rows))
+    tiles = x.reshape(batch * count, height, depth)
+    if count > 1:
+        weight = weight.unsqueeze(1).expand(batch, count, width, depth).reshape(batch * count, width, depth)
+    product = torch.bmm(tiles, weight.transpose(1, 2)).view(batch, count * height, width)
+    return product[:, :rows]
+
+
+def _height(rows: int, depth: int, width: int, dtype: torch.dtype, device: torch.device) -> int:
+    """The lowest tile that holds the rows and keeps their bits."""
+    for height in LOW_TILES:
+        if rows <= height and _agrees(height, depth, width, dtype, device):
+            return height
+    return TILE_ROWS
 
 
 def _tiles(x: Tensor, weight: Tensor, height: int) -> Tensor:

@@ -57,10 +57,10 @@ def sinkhorn(logits: Tensor, iters: int, eps: float) -> Tensor:
 
 def _sum_in_order(comb: Tensor, axis: int) -> Tensor:
     """Sum over one axis in index order, kept as an axis of 1: torch.sum changes its order with the number of rows."""
-    first, *others = comb.split(1, axis)
-    for part in others:
-        first = first + part
-    return first
+    total = comb.narrow(axis, 0, 1)
+    for j in range(1, comb.shape[axis]):
+        total = total + comb.narrow(axis, j, 1)
+    return total
 
 
 def _normalise_in_place(comb: Tensor, iters: int, eps: float) -> Tensor:

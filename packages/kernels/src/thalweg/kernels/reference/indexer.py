@@ -5,87 +5,88 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from thalweg.interfaces import ConfigError
+from thalweg.kernels.reference.gemm import batched_row_products, row_products
 from thalweg.kernels.reference.numerics import carried, check_shape
 
 BF16_MAX = float(torch.finfo(torch.bfloat16).max)
-KEY_TILE = 16
-GATHER_BYTES = 64 << 20
-SHARED_ROWS = 4
+KEY_TILE = 64
+CHUNK_BYTES = 16 << 20
 
 
 def indexer_scores(q: Tensor, weights: Tensor, keys: Tensor, begin: Tensor, end: Tensor) -> Tensor:
     """score[i, j] = sum_g weights[i, g] relu(q[i, g] . keys[begin_i + j]), [n, max(end - begin)].
 
-    q [n, G, d], weights [n, G], keys [M, d], begin and end int [n]. Columns past a query's own entries are -inf.
+    q [n, G, d], weights [n, G], keys [M, d], begin and end int [n]. Columns past a query's own entries are -inf. A
+    score depends on its query and its key alone: keys are taken in tiles of 64 counted from the query's first one.
     """
     n, groups, dim = q.shape
     check_shape("weights", weights, (n, groups))
     check_shape("keys", keys, ("M", dim))
     check_shape("begin", begin, (n,))
     check_shape("end", end, (n,))
-    begin, lengths = begin.to(torch.int64), (end - begin).to(torch.int64)
+    lengths = (end - begin).to(torch.int64)
     width = max(int(lengths.max()), 0) if n else 0
-    if n and int(end.max()) > keys.shape[0]:
-        raise ConfigError(f"end reaches {int(end.max())}; there are {keys.shape[0]} keys")
-    query, table, scale = carried(q, "q"), carried(keys, "keys"), carried(weights, "weights")
     if width == 0:
         return q.new_full((n, 0), -torch.inf)
-    starts, counts = torch.unique_consecutive(begin, return_counts=True)
-    if n >= SHARED_ROWS * starts.shape[0]:
-        scores = _shared_keys(query, scale, table, starts.tolist(), counts.tolist(), lengths, width)
+    if int(end.max()) > keys.shape[0]:
+        raise ConfigError(f"end reaches {int(end.max())}; there are {keys.shape[0]} keys")
+    if int(begin.min()) < 0:
+        raise ConfigError(f"begin holds {int(begin.min())}; it must not be negative")
+    query, table, scale = carried(q, "q"), carried(keys, "keys"), carried(weights, "weights")
+    scores = query.new_full((n, width), -torch.inf)
+    row_bytes = -(-width // KEY_TILE) * KEY_TILE * (groups + dim) * table.element_size()
+    limit = max(1, CHUNK_BYTES // row_bytes)
+    starts = sorted(set(begin.tolist()))
+    if len(starts) * 4 <= n:
+        for start in starts:
+            own_rows = (begin == start).nonzero().squeeze(-1)
+            for first in range(0, own_rows.shape[0], limit):
+                rows = own_rows[first : first + limit]
+                longest = int(lengths[rows].max())
+                own = table[start : start + longest]
+                scores[rows, :longest] = _scores_of_one_sequence(query[rows], scale[rows], own)
     else:
-        scores = _own_keys(query, scale, table, begin, lengths, width)
-    return scores.to(q.dtype)
+        for i in range(0, n, limit):
+            part = slice(i, i + limit)
+            scores[part] = _scores_of_own_keys(query[part], scale[part], table, begin[part], width)
+    hidden = torch.arange(width, device=q.device) >= lengths.unsqueeze(-1)
+    return scores.masked_fill_(hidden, -torch.inf).to(q.dtype)
 
 
-def _shared_keys(
-    query: Tensor, weights: Tensor, table: Tensor, starts: list[int], counts: list[int], lengths: Tensor, width: int
-) -> Tensor:
-    """Rows in runs over the same keys (prefill): every tile of keys meets the rows of a run that may see it."""
-    dim = query.shape[2]
-    scores = query.new_full((query.shape[0], -(-width // KEY_TILE) * KEY_TILE), -torch.inf)
-    columns = query.transpose(1, 2).contiguous()
-    row = 0
-    for start, count in zip(starts, counts, strict=True):
-        seen = lengths[row : row + count]
-        last = int(seen.max())
-        keys = torch.nn.functional.pad(table[start : start + last], (0, 0, 0, -last % KEY_TILE))
-        for tile in range(0, last, KEY_TILE):
-            first = row + int((seen > tile).to(torch.int8).argmax())
-            end = row + count
-            repeated = keys[tile : tile + KEY_TILE].expand(end - first, KEY_TILE, dim)
-            products = torch.relu(torch.bmm(repeated, columns[first:end]))
-            scores[first:end, tile : tile + KEY_TILE] = _weighted(products, weights[first:end])
-        row += count
-    column = torch.arange(width, device=query.device)
-    return scores[:, :width].masked_fill(column >= lengths.unsqueeze(-1), -torch.inf)
-
-
-def _own_keys(query: Tensor, weights: Tensor, table: Tensor, begin: Tensor, lengths: Tensor, width: int) -> Tensor:
-    """Every row over keys of its own (decode): the same tiles, gathered, with the same bits."""
+def _scores_of_one_sequence(query: Tensor, weights: Tensor, keys: Tensor) -> Tensor:
+    """Scores [n, L] of every query with every key [L, d]."""
     n, groups, dim = query.shape
-    padded = -(-width // KEY_TILE) * KEY_TILE
-    column = torch.arange(padded, device=query.device)
-    rows = max(1, GATHER_BYTES // (padded * dim * table.element_size()))
-    parts = []
-    for i in range(0, n, rows):
-        visible = column < lengths[i : i + rows].unsqueeze(-1)
-        index = torch.where(visible, begin[i : i + rows].unsqueeze(-1) + column, 0)
-        tiles = table[index].view(-1, KEY_TILE, dim)
-        repeated = query[i : i + rows].transpose(1, 2).repeat_interleave(padded // KEY_TILE, 0)
-        products = torch.relu(torch.bmm(tiles, repeated)).view(-1, padded, groups)
-        scores = _weighted(products, weights[i : i + rows])
-        parts.append(scores.masked_fill(~visible, -torch.inf)[:, :width])
-    return torch.cat(parts)
+    length = keys.shape[0]
+    tiles = torch.nn.functional.pad(keys, (0, 0, 0, -length % KEY_TILE)).view(-1, KEY_TILE, dim)
+    products = query.new_empty(n, tiles.shape[0], groups, KEY_TILE)
+    flat = query.reshape(n * groups, dim)
+    for i, tile in enumerate(tiles):
+        products[:, i] = row_products(flat, tile).view(n, groups, KEY_TILE)
+    return _weighted(products, weights)[:, :length]
+
+
+def _scores_of_own_keys(query: Tensor, weights: Tensor, table: Tensor, begin: Tensor, width: int) -> Tensor:
+    """Scores [n, width] of every query with the keys from its own first row on; past the table they are repeated."""
+    n, groups, dim = query.shape
+    count = -(-width // KEY_TILE)
+    column = torch.arange(count * KEY_TILE, device=query.device)
+    index = (begin.to(torch.int64).unsqueeze(-1) + column).clamp(max=table.shape[0] - 1)
+    tiles = table[index].view(n * count, KEY_TILE, dim)
+    repeated = query.unsqueeze(1).expand(n, count, groups, dim).reshape(n * count, groups, dim)
+    products = batched_row_products(repeated, tiles).view(n, count, groups, KEY_TILE)
+    return _weighted(products, weights)[:, :width]
 
 
 def _weighted(products: Tensor, weights: Tensor) -> Tensor:
-    """sum_g weights[i, g] products[i, j, g], added in head order."""
-    return (products * weights.unsqueeze(1)).sum(-1)
+    """sum_g weights[i, g] relu(products[i, t, g, c]), tile by tile: [n, t * c]."""
+    n, count, groups, width = products.shape
+    repeated = weights.unsqueeze(1).expand(n, count, groups).reshape(n * count, 1, groups)
+    return torch.bmm(repeated, torch.relu(products).view(n * count, groups, width)).view(n, count * width)
 
 
 def block_scores(scores: Tensor, visible: Tensor, block_size: int) -> Tensor:
@@ -118,17 +119,29 @@ def select_topk(scores: Tensor, visible: Tensor, k: int) -> Tensor:
     if k < 0:
         raise ConfigError(f"k is {k}; it must not be negative")
     column = torch.arange(entries, device=scores.device)
-    hidden = column >= visible.unsqueeze(-1)
-    ordered = torch.sort(scores.masked_fill(hidden, -torch.inf), dim=-1, descending=True, stable=True)
-    return _ascending(torch.where(ordered.values > -torch.inf, ordered.indices, -1)[:, :k], k)
+    shown = scores.detach().masked_fill(column >= visible.unsqueeze(-1), -torch.inf)
+    kept = shown > -torch.inf
+    if k == 0:
+        kept = torch.zeros_like(kept)
+    elif k < entries:
+        least = _kth_largest(shown, k)
+        above = shown > least
+        equal = (shown == least) & kept
+        room = k - above.sum(-1, keepdim=True)
+        kept = above | (equal & (equal.cumsum(-1, dtype=torch.int32) <= room))
+    ids = torch.full((n, k), -1, dtype=torch.int32, device=scores.device)
+    rows, columns = kept.nonzero(as_tuple=True)
+    rank = kept.cumsum(-1, dtype=torch.int32)[rows, columns] - 1
+    ids[rows, rank.to(torch.int64)] = columns.to(torch.int32)
+    return ids
 
 
-def _ascending(ids: Tensor, width: int) -> Tensor:
-    """Sort ids per row with -1 last, and fill with -1 to `width` columns."""
-    big = torch.iinfo(torch.int64).max
-    ids = torch.where(ids < 0, big, ids).sort(-1).values
-    ids = torch.where(ids == big, -1, ids)
-    return torch.nn.functional.pad(ids, (0, width - ids.shape[1]), value=-1).to(torch.int32)
+def _kth_largest(scores: Tensor, k: int) -> Tensor:
+    """The k-th largest of each row, [n, 1]."""
+    if scores.device.type != "cpu" or scores.dtype not in (torch.float32, torch.float64):
+        return scores.topk(k, sorted=False).values.amin(-1, keepdim=True)
+    place = scores.shape[1] - k
+    return torch.from_numpy(np.partition(scores.numpy(), place, axis=-1)[:, place : place + 1])
 
 
 def select_candidate_blocks(scores: Tensor, visible: Tensor, block_size: int, topk_blocks: int) -> Tensor:

@@ -46,9 +46,9 @@ def route(
         check_shape("image_mask", image_mask, (n,))
         check_shape("image_bias", image_bias, (experts,))
         biased = torch.where(image_mask.unsqueeze(-1), scores + image_bias.to(scores.dtype), biased)
-    ids = torch.sort(biased.detach(), dim=-1, descending=True, stable=True).indices[:, :topk].contiguous()
+    ids = _largest(biased.detach(), topk)
     selected = scores.gather(-1, ids)
-    weights = selected / (_sum_in_order(selected) + 1e-20) * scaling
+    weights = selected / (selected.sum(-1, keepdim=True) + 1e-20) * scaling
     if valid_mask is not None:
         check_shape("valid_mask", valid_mask, (n,))
         ids = torch.where(valid_mask.unsqueeze(-1), ids, -1)
@@ -56,8 +56,12 @@ def route(
     return ids, weights
 
 
-def _sum_in_order(selected: Tensor) -> Tensor:
-    return selected.sum(-1, keepdim=True)
+def _largest(scores: Tensor, k: int) -> Tensor:
+    """Ids int64 [n, k] of the largest of each row, largest first, lower id first among equals."""
+    best = scores.topk(min(k + 1, scores.shape[1]))
+    if bool((best.values[:, 1:] == best.values[:, :-1]).any()):
+        return torch.sort(scores, dim=-1, descending=True, stable=True).indices[:, :k].contiguous()
+    return best.indices[:, :k].contiguous()
 
 
 def choose_replicas(ids: Tensor, to_physical: Tensor, replica_count: Tensor, ep_rank: int) -> Tensor:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -106,7 +107,9 @@ def filter_mask(logits: Tensor, top_p: Tensor, top_k: Tensor) -> Tensor:
     filtered = torch.nonzero((top_p < 1) | ((top_k > 0) & (top_k < vocabulary))).squeeze(-1)
     if filtered.numel() == 0:
         return kept
-    ordered, order = torch.sort(logits[filtered].to(torch.float64), dim=-1, descending=True, stable=True)
+    chosen = logits[filtered]
+    order = _descending(chosen)
+    ordered = chosen.gather(-1, order).to(torch.float64)
     mass = torch.exp(ordered - ordered[:, :1])
     total = sum_last(mass).unsqueeze(-1)
     before = torch.nn.functional.pad(torch.cumsum(mass, -1)[:, :-1], (1, 0))
@@ -117,6 +120,17 @@ def filter_mask(logits: Tensor, top_p: Tensor, top_k: Tensor) -> Tensor:
     survivors &= (rank < k) | (k <= 0)
     kept[filtered] = torch.zeros_like(survivors).scatter_(-1, order, survivors)
     return kept
+
+
+def _descending(logits: Tensor) -> Tensor:
+    """Ids int64 [n, V] from the largest logit to the smallest, lower id first among equals."""
+    if logits.device.type != "cpu" or logits.dtype != torch.float32:
+        return torch.sort(logits, dim=-1, descending=True, stable=True).indices
+    # Order-preserving bits of the negated logit above the id: all keys differ, and numpy sorts integers much faster.
+    bits = (logits + 0.0).view(torch.int32)
+    bits = ~torch.where(bits < 0, bits ^ 0x7FFFFFFF, bits)
+    keys = (bits.to(torch.int64) << 32) | torch.arange(logits.shape[1])
+    return torch.from_numpy(np.sort(keys.numpy(), axis=-1)) & 0xFFFFFFFF
 
 
 def filtered_logprobs(logits: Tensor, temperature: Tensor, top_p: Tensor, top_k: Tensor) -> Tensor:
