@@ -74,14 +74,24 @@ def test_indices_outside_the_keys_are_ignored() -> None:
 
 def test_unlisted_keys_never_matter_even_when_they_are_nan() -> None:
     q, keys, indices, sink = case()
-    spoiled = keys.clone()
+    indices[indices == 0] = 1
     unused = sorted(set(range(40)) - set(indices.flatten().tolist()))
+    assert unused[0] == 0
+    spoiled = keys.clone()
     spoiled[unused] = torch.nan
-    if 0 in unused:
-        spoiled[0] = keys[0]
-    assert torch.equal(
-        sparse_attention(q, spoiled, indices, sink, 0.25), sparse_attention(q, keys, indices, sink, 0.25)
-    )
+    expected = sparse_attention(q, keys, indices, sink, 0.25)
+    assert torch.equal(sparse_attention(q, spoiled, indices, sink, 0.25), expected)
+
+
+def test_a_row_never_sees_the_keys_of_another() -> None:
+    q, keys, indices, sink = case(rows=3)
+    indices[0] = torch.tensor([1, -1, 2, -1, 3, -1, 4, -1, 5, -1, 6])
+    indices[1] = -1
+    spoiled = keys.clone()
+    spoiled[[0, *range(7, 40)]] = torch.inf
+    expected = sparse_attention(q, keys, indices, sink, 0.25)
+    got = sparse_attention(q, spoiled, indices, sink, 0.25)
+    assert torch.equal(got[:2], expected[:2])
 
 
 def test_a_row_without_keys_is_zero() -> None:

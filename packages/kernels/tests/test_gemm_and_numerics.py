@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from thalweg.interfaces import ConfigError
-from thalweg.kernels.reference.gemm import matmul
+from thalweg.kernels.reference import gemm
+from thalweg.kernels.reference.gemm import grouped_matmul, matmul
 from thalweg.kernels.reference.numerics import round_bf16, round_f32, sigmoid, softplus, split_last, sum_last
 from thalweg.kernels.testing import relative_error, rows_that_depend_on_the_batch, same_bits
 
@@ -43,6 +44,44 @@ def test_the_product_is_differentiable_in_both_operands(rows: int) -> None:
     x32 = random(rows, 6, dtype=torch.float32).requires_grad_()
     matmul(x32, weight.detach().float()).sum().backward()
     assert torch.allclose(x32.grad, weight.detach().float().sum(0).expand(rows, 6))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(("depth", "width"), [(32, 48), (256, 130)])
+def test_tiles_of_other_heights_are_used_only_where_they_give_the_bits_of_16_rows(
+    depth: int, width: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x, weight = random(150, depth, dtype=dtype), random(width, depth, dtype=dtype)
+    fast = [matmul(x[:rows], weight) for rows in range(1, 151)]
+    monkeypatch.setattr(gemm, "_agrees", lambda *_: False)
+    assert all(same_bits(matmul(x[: len(product)], weight), product) for product in fast)
+
+
+def test_rows_of_a_group_get_the_bits_of_their_own_product() -> None:
+    counts = [3, 0, 20, 1, 0]
+    x = random(24, 64)
+    weights = [random(40, 64) * (i + 1) for i in range(5)]
+    expected = torch.cat([matmul(x[:3], weights[0]), matmul(x[3:23], weights[2]), matmul(x[23:], weights[3])])
+    assert same_bits(grouped_matmul(x, counts, weights), expected)
+    narrow = grouped_matmul(x.bfloat16(), counts, [weight.bfloat16() for weight in weights])
+    assert narrow.dtype == torch.bfloat16
+    assert grouped_matmul(x[:0], [0] * 5, weights).shape == (0, 40)
+
+
+def test_a_grouped_product_is_differentiable() -> None:
+    x = random(5, 6).requires_grad_()
+    weights = [random(4, 6).requires_grad_(), random(4, 6).requires_grad_()]
+    assert torch.autograd.gradcheck(lambda x, *weights: grouped_matmul(x, [2, 3], weights), (x, *weights))
+
+
+def test_groups_that_do_not_add_up_are_refused() -> None:
+    x, weights = random(4, 8), [random(3, 8)] * 2
+    with pytest.raises(ConfigError, match=r"counts has 2 groups of 5 rows in all; there are 2 weights and 4 rows"):
+        grouped_matmul(x, [2, 3], weights)
+    with pytest.raises(ConfigError, match=r"counts has 1 groups of 4 rows in all; there are 2 weights and 4 rows"):
+        grouped_matmul(x, [4], weights)
+    with pytest.raises(ConfigError, match=r"matmul got x \[2, 8\] and weight \[3, 7\]"):
+        grouped_matmul(x, [2, 2], [weights[0], random(3, 7)])
 
 
 def test_sums_of_exactly_representable_products_are_exact() -> None:

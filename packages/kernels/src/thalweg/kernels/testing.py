@@ -58,7 +58,8 @@ def rows_that_depend_on_the_batch(
     """Every batch in which a row of `compute` came out with other bits than among all `num_rows` rows.
 
     compute: takes row ids int64 [k] and returns one or more tensors whose first axis has one entry per id. Tried are
-    all prefixes (or the given counts), a shuffle, the reversal and repeated rows, with each number of threads.
+    all prefixes (or the given counts), a shuffle, the reversal and repeated rows, with each number of threads; after
+    the first number of threads every eighth prefix is enough.
     """
     shuffle = torch.randperm(num_rows, generator=torch.Generator().manual_seed(num_rows))
     batches = {f"{count} rows": torch.arange(count) for count in (counts or range(1, num_rows + 1))}
@@ -70,9 +71,11 @@ def rows_that_depend_on_the_batch(
     try:
         torch.set_num_threads(threads[0])
         whole = _as_tuple(compute(torch.arange(num_rows)))
-        for count in threads:
+        for turn, count in enumerate(threads):
             torch.set_num_threads(count)
             for label, ids in batches.items():
+                if turn and label.endswith(" rows") and ids.shape[0] % 8 > 1:
+                    continue
                 parts = _as_tuple(compute(ids))
                 if not all(same_bits(part, full[ids]) for part, full in zip(parts, whole, strict=True)):
                     differing.append(f"{label}, {count} threads")

@@ -18,15 +18,25 @@ def sparse_attention(q: Tensor, keys: Tensor, indices: Tensor, sink: Tensor | No
     """Attention output [n, H, D] of q [n, H, D] over rows `indices` int [n, K] of keys [S, D]; values are the keys.
 
     Index -1 (or any outside 0..S-1) is no key. sink [H] adds e^sink to the denominator and has no value vector.
-    A row without keys gives 0. The result of a row depends on that row and on K alone.
+    A row without keys gives 0. The result of a row depends on that row, its keys and K alone.
     """
-    return sparse_attention_stats(q, keys, indices, sink, scale)[0]
+    return _attend(q, keys, indices, sink, scale)[0]
 
 
 def sparse_attention_stats(
     q: Tensor, keys: Tensor, indices: Tensor, sink: Tensor | None, scale: float
 ) -> tuple[Tensor, Tensor, Tensor]:
     """As sparse_attention, plus log-sum-exp (without sink; +inf for a row without keys) and maximal logit, [n, H]."""
+    out, level, total, peak = _attend(q, keys, indices, sink, scale)
+    empty = torch.isneginf(peak)
+    lse = torch.where(empty, torch.inf, level + torch.log(torch.where(empty, 1, total)))
+    return out, lse, peak
+
+
+def _attend(
+    q: Tensor, keys: Tensor, indices: Tensor, sink: Tensor | None, scale: float
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Output, then per head: the level that exponents are taken from, their sum without the sink, the largest logit."""
     n, heads, dim = q.shape
     check_shape("keys", keys, ("S", dim))
     check_shape("indices", indices, (n, "K"))
@@ -39,35 +49,43 @@ def sparse_attention_stats(
     query, table = carried(q, "q"), carried(keys, "keys")
     width = indices.shape[1]
     if n == 0 or width == 0 or keys.shape[0] == 0:
-        empty = query.new_zeros(n, heads)
-        return q * 0, empty + torch.inf, empty - torch.inf
+        none = query.new_zeros(n, heads)
+        return q * 0, none, none, none - torch.inf
     rows = max(1, GATHER_BYTES // (width * dim * table.element_size()))
-    parts = [_attend(query[i : i + rows], table, indices[i : i + rows], sink, scale) for i in range(0, n, rows)]
-    out, lse, peak = parts[0] if len(parts) == 1 else tuple(torch.cat(part) for part in zip(*parts, strict=True))
-    return out.to(q.dtype), lse, peak
+    if n <= rows:
+        out, level, total, peak = _attend_slice(query, table, indices, sink, scale)
+        return out.to(q.dtype), level, total, peak
+    parts = [_attend_slice(query[i : i + rows], table, indices[i : i + rows], sink, scale) for i in range(0, n, rows)]
+    out, level, total, peak = (torch.cat(part) for part in zip(*parts, strict=True))
+    return out.to(q.dtype), level, total, peak
 
 
-def _attend(
+def _attend_slice(
     query: Tensor, table: Tensor, indices: Tensor, sink: Tensor | None, scale: float
-) -> tuple[Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     valid = (indices >= 0) & (indices < table.shape[0])
-    gathered = table[torch.where(valid, indices, 0).to(torch.int64)]
-    logits = torch.bmm(query, gathered.transpose(1, 2)) * scale
-    logits = logits.masked_fill(~valid.unsqueeze(1), -torch.inf)
-    peak = logits.amax(-1).detach()
+    # A cell without a key reads one of the row's own keys, so that no other row's values can reach this one.
+    own = torch.where(valid, indices, -1)
+    filled = torch.where(valid, indices, own.amax(-1, keepdim=True).clamp(min=0))
+    gathered = table.index_select(0, filled.flatten()).view(*indices.shape, -1)
+    logits = torch.bmm(query, gathered.transpose(1, 2)).mul_(scale)
+    logits = logits.masked_fill_(~valid.unsqueeze(1), -torch.inf)
+    peak = logits.detach().amax(-1)
     level = peak
     if sink is not None:
         sink = sink.to(query.dtype)
-        level = torch.maximum(peak, torch.where(torch.isinf(sink), -torch.inf, sink).detach())
-    level = torch.where(torch.isinf(level), 0, level)
+        finite_sink = sink.detach().masked_fill(torch.isinf(sink.detach()), -torch.inf)
+        level = torch.maximum(peak, finite_sink)
+    level = level.masked_fill(torch.isneginf(level), 0)
     mass = torch.exp(logits - level.unsqueeze(-1))
     total = mass.sum(-1)
     denominator = total if sink is None else total + torch.exp(sink - level)
-    some = valid.any(-1).view(-1, 1)
-    weighted = torch.bmm(mass, gathered)
-    out = torch.where(some.unsqueeze(-1), weighted / torch.where(some, denominator, 1).unsqueeze(-1), 0)
-    lse = torch.where(some, level + torch.log(torch.where(some, total, 1)), torch.inf)
-    return out, lse, peak
+    some = valid.any(-1)
+    if bool(some.all()):
+        return torch.bmm(mass, gathered) / denominator.unsqueeze(-1), level, total, peak
+    denominator = torch.where(some.unsqueeze(-1), denominator, 1)
+    out = torch.bmm(mass, gathered) / denominator.unsqueeze(-1)
+    return torch.where(some.view(-1, 1, 1), out, 0), level, total, peak
 
 
 OPS: dict[str, Callable[..., Any]] = {
