@@ -50,10 +50,12 @@ class Views:
         self._window, self._main, self._index, self._compressor = {}, {}, {}, {}
         for kind in config.topology.layers:
             self._window[kind.layer] = _records(num_slots, self.layout.ring_length, self.window_format, config.head_dim)
+            if kind.is_index_key_source:
+                entries = BLOCK_TOKENS // kind.ratio
+                self._index[kind.layer] = _records(num_blocks, entries, self.index_format, config.index_head_dim)
             if kind.is_kv_source:
                 entries = BLOCK_TOKENS // kind.ratio
                 self._main[kind.layer] = _records(num_blocks, entries, self.main_format, config.head_dim)
-                self._index[kind.layer] = _records(num_blocks, entries, self.index_format, config.index_head_dim)
                 if kind.ratio > 1:
                     shape = (num_slots, kind.ratio + BACKTRACKING - 1, 2, config.head_dim)
                     dtype = torch.float32 if quant else torch.float64
@@ -143,25 +145,27 @@ class PagedCache:
             running.done += count
 
     def _batch(self, chunks: Sequence[tuple[Running, int]], placeholders: int = 0) -> tuple[ForwardBatch, torch.Tensor]:
-        size = self.model.config.engram_max_ngram_size
         tokens, positions, ngrams = [], [], []
         for running, count in chunks:
             begin, end = running.done, running.done + count
             tokens.append(running.tokens[begin:end])
             positions.append(torch.arange(begin, end))
-            ids = self.model.vocabulary.ngram_ids(
-                running.tokens[begin:end].numpy(), size, previous=running.tokens[:begin].numpy()
-            )
-            ngrams.append(torch.from_numpy(ids))
+            ngrams.append(self._ngrams(running.tokens[:begin], running.tokens[begin:end]))
         valid = torch.ones(sum(count for _, count in chunks) + placeholders, dtype=torch.bool)
         if placeholders:
             tokens.append(torch.zeros(placeholders, dtype=torch.int64))
             positions.append(torch.zeros(placeholders, dtype=torch.int64))
-            ngrams.append(torch.zeros(placeholders, size, dtype=torch.int64))
+            ngrams.append(ngrams[0].new_zeros(placeholders, ngrams[0].shape[1]))
             valid[-placeholders:] = False
         where = torch.cat(positions)
         mask = valid if placeholders else None
         return ForwardBatch(torch.cat(tokens), where, torch.cat(ngrams), valid_mask=mask), where
+
+    def _ngrams(self, previous: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+        if self.model.vocabulary is None:
+            return torch.zeros(len(tokens), 0, dtype=torch.int64)
+        size = self.model.config.engram_max_ngram_size
+        return torch.from_numpy(self.model.vocabulary.ngram_ids(tokens.numpy(), size, previous=previous.numpy()))
 
     def _entry_slots(self, running: Running, ratio: int, entries: Sequence[int]) -> list[int]:
         per_block = BLOCK_TOKENS // ratio
