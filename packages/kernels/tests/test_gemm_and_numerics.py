@@ -80,7 +80,7 @@ def test_groups_that_do_not_add_up_are_refused() -> None:
         grouped_matmul(x, [2, 3], weights)
     with pytest.raises(ConfigError, match=r"counts has 1 groups of 4 rows in all; there are 2 weights and 4 rows"):
         grouped_matmul(x, [4], weights)
-    with pytest.raises(ConfigError, match=r"matmul got x \[2, 8\] and weight \[3, 7\]"):
+    with pytest.raises(ConfigError, match=r"matmul got x \[4, 8\] and weight \[3, 7\]"):
         grouped_matmul(x, [2, 2], [weights[0], random(3, 7)])
 
 
