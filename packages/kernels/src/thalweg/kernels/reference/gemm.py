@@ -40,15 +40,45 @@ def grouped_matmul(x: Tensor, counts: Sequence[int], weights: Sequence[Tensor]) 
         )
     if not weights:
         raise ConfigError("weights is empty; at least one group is needed")
+    used = [(count, weight) for count, weight in zip(counts, weights, strict=True) if count]
+    for _, weight in used:
+        _check(x, weight)
+    if not used:
+        return x.new_empty(0, weights[0].shape[0])
     value = carried(x)
-    pieces = []
-    begin = 0
-    for count, weight in zip(counts, weights, strict=True):
-        if count:
-            _check(x, weight)
-            pieces.append(_product(value[begin : begin + count], carried(weight, "weight")))
-            begin += count
-    return torch.cat(pieces).to(x.dtype) if pieces else x.new_empty(0, weights[0].shape[0])
+    counts = [count for count, _ in used]
+    operands = [carried(weight, "weight") for _, weight in used]
+    if torch.is_grad_enabled() and (x.requires_grad or any(weight.requires_grad for weight in operands)):
+        rows = value.split_with_sizes(counts)
+        product = torch.cat([_product(part, weight) for part, weight in zip(rows, operands, strict=True)])
+    else:
+        product = _grouped_products(value, counts, operands)
+    return product.to(x.dtype)
+
+
+def _grouped_products(x: Tensor, counts: Sequence[int], weights: Sequence[Tensor]) -> Tensor:
+    """Every group in its own tiles of one padded buffer: a group then costs one call."""
+    depth, width = x.shape[1], weights[0].shape[0]
+    places: list[int] = []
+    spans: list[tuple[int, int, int, int]] = []
+    end = 0
+    for group, count in enumerate(counts):
+        height = _height(count, depth, width, x.dtype, x.device)
+        tiles = -(-count // height)
+        places.extend(range(end, end + count))
+        spans.append((group, end, tiles, height))
+        end += tiles * height
+    place = torch.tensor(places, dtype=torch.int64, device=x.device)
+    padded = x.new_zeros(end, depth).index_copy_(0, place, x)
+    product = x.new_empty(end, width)
+    for group, begin, tiles, height in spans:
+        rows = slice(begin, begin + tiles * height)
+        torch.bmm(
+            padded[rows].view(tiles, height, depth),
+            weights[group].t().expand(tiles, depth, width),
+            out=product[rows].view(tiles, height, width),
+        )
+    return product.index_select(0, place)
 
 
 def _check(x: Tensor, weight: Tensor) -> None:
