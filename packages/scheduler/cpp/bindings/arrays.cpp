@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <limits>
-#include <stdexcept>
 #include <string>
 
 #include "thalweg/scheduler/errors.hpp"
@@ -10,45 +9,20 @@
 namespace py = pybind11;
 
 namespace thalweg::scheduler {
-namespace {
 
-std::string shape_text(std::size_t rows, std::optional<std::size_t> width) {
-  return width ? "(" + std::to_string(rows) + ", " + std::to_string(*width) + ")" : "(" + std::to_string(rows) + ",)";
+// py::array's constructors do the same, with several allocations per array: a plan has 22 arrays and a small step takes
+// no longer than those.
+py::object ArrayMaker::make(int type_number, std::span<const py::ssize_t> shape, void* data) const {
+  const auto& numpy = py::detail::npy_api::get();
+  const int flags = py::detail::npy_api::NPY_ARRAY_C_CONTIGUOUS_ | py::detail::npy_api::NPY_ARRAY_ALIGNED_ |
+                    py::detail::npy_api::NPY_ARRAY_WRITEABLE_;
+  PyObject* const array =
+      numpy.PyArray_NewFromDescr_(numpy.PyArray_Type_, numpy.PyArray_DescrFromType_(type_number),
+                                  static_cast<int>(shape.size()), shape.data(), nullptr, data, flags, nullptr);
+  if (array == nullptr) throw py::error_already_set();
+  if (numpy.PyArray_SetBaseObject_(array, owner_.inc_ref().ptr()) != 0) throw py::error_already_set();
+  return py::reinterpret_steal<py::object>(array);
 }
-
-std::string description(py::handle object) {
-  if (!py::isinstance<py::array>(object)) return py::str(py::type::of(object).attr("__name__"));
-  return py::str("{} {}").format(object.attr("dtype"), object.attr("shape"));
-}
-
-bool has_shape(const py::array& array, std::size_t rows, std::optional<std::size_t> width, bool may_be_unknown) {
-  if (array.ndim() != (width ? 2 : 1) || static_cast<std::size_t>(array.shape(0)) != rows) return false;
-  if (!width) return true;
-  const auto found = static_cast<std::size_t>(array.shape(1));
-  return found == *width || (may_be_unknown && found == 0);
-}
-
-}  // namespace
-
-template <class Value>
-CheckedArray<Value>::CheckedArray(py::handle result, const char* name, std::size_t rows,
-                                  std::optional<std::size_t> width, bool may_be_unknown) {
-  const py::object object = result.attr(name);
-  // Checks the dtype; any layout.
-  if (!py::isinstance<py::array_t<Value, 0>>(object) ||
-      !has_shape(py::reinterpret_borrow<py::array>(object), rows, width, may_be_unknown)) {
-    std::string wanted = shape_text(rows, width);
-    if (may_be_unknown && width && *width > 0) wanted += " or " + shape_text(rows, 0);
-    throw std::invalid_argument(std::string(name) + " is " + description(object) + "; this step needs " +
-                                std::string(py::str(py::dtype::of<Value>())) + " " + wanted);
-  }
-  array_ = py::array_t<Value, py::array::c_style>::ensure(object);
-  if (!array_) throw py::error_already_set();
-}
-
-template class CheckedArray<std::int8_t>;
-template class CheckedArray<std::int32_t>;
-template class CheckedArray<float>;
 
 std::vector<std::int32_t> prompt_tokens(const py::array& token_ids) {
   if (token_ids.ndim() != 1 || token_ids.size() == 0)

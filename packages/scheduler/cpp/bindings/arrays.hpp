@@ -3,30 +3,47 @@
 #include <pybind11/numpy.h>
 
 #include <cstdint>
-#include <optional>
 #include <span>
 #include <vector>
 
 namespace thalweg::scheduler {
 
-// Arrays over vectors that one owner keeps alive: nothing is copied.
+// One empty vector per element type, shared by whoever has nothing to show: most lists of most plans are empty.
+struct EmptyArrays {
+  pybind11::object int8 = pybind11::array_t<std::int8_t>(0);
+  pybind11::object int32 = pybind11::array_t<std::int32_t>(0);
+  pybind11::object int64 = pybind11::array_t<std::int64_t>(0);
+  pybind11::object int32_pairs = pybind11::array_t<std::int32_t>(std::vector<pybind11::ssize_t>{0, 2});
+
+  const pybind11::object& of(std::int8_t) const noexcept { return int8; }
+  const pybind11::object& of(std::int32_t) const noexcept { return int32; }
+  const pybind11::object& of(std::int64_t) const noexcept { return int64; }
+};
+
+// Makes arrays over memory that one owner keeps alive: nothing is copied, and the arrays are writable.
 class ArrayMaker {
  public:
-  explicit ArrayMaker(pybind11::handle owner) : owner_(owner) {}
+  ArrayMaker(pybind11::handle owner, const EmptyArrays& empty) : owner_(owner), empty_(empty) {}
 
   template <class Value>
-  pybind11::array operator()(const std::vector<Value>& values) const {
-    return pybind11::array_t<Value>(static_cast<pybind11::ssize_t>(values.size()), values.data(), owner_);
+  pybind11::object operator()(std::span<Value> values) const {
+    if (values.empty()) return empty_.of(Value{});
+    const pybind11::ssize_t shape[] = {static_cast<pybind11::ssize_t>(values.size())};
+    return make(pybind11::dtype::num_of<Value>(), shape, values.data());
   }
 
   // [rows, width], row-major.
   template <class Value>
-  pybind11::array operator()(const std::vector<Value>& values, std::size_t rows, std::size_t width) const {
-    return pybind11::array_t<Value>({rows, width}, values.data(), owner_);
+  pybind11::object operator()(std::span<Value> values, std::size_t rows, std::size_t width) const {
+    const pybind11::ssize_t shape[] = {static_cast<pybind11::ssize_t>(rows), static_cast<pybind11::ssize_t>(width)};
+    return make(pybind11::dtype::num_of<Value>(), shape, values.data());
   }
 
  private:
+  pybind11::object make(int type_number, std::span<const pybind11::ssize_t> shape, void* data) const;
+
   pybind11::handle owner_;
+  const EmptyArrays& empty_;
 };
 
 // Hand `value` over to Python; the capsule destroys it.
@@ -34,24 +51,6 @@ template <class Value>
 pybind11::capsule own(Value* value) {
   return pybind11::capsule(value, [](void* pointer) { delete static_cast<Value*>(pointer); });
 }
-
-// Field `name` of a StepResult: an array of exactly this dtype with shape [rows] or [rows, width]. Throws
-// std::invalid_argument naming the field, what it is and what this step needs.
-template <class Value>
-class CheckedArray {
- public:
-  CheckedArray(pybind11::handle result, const char* name, std::size_t rows, std::optional<std::size_t> width,
-               bool may_be_unknown = false);
-
-  std::span<const Value> values() const { return {array_.data(), static_cast<std::size_t>(array_.size())}; }
-
- private:
-  pybind11::array_t<Value, pybind11::array::c_style> array_;
-};
-
-extern template class CheckedArray<std::int8_t>;
-extern template class CheckedArray<std::int32_t>;
-extern template class CheckedArray<float>;
 
 // A prompt given as any one-dimensional integer array. Throws RequestError.
 std::vector<std::int32_t> prompt_tokens(const pybind11::array& token_ids);

@@ -16,7 +16,7 @@ OutcomeConverter::OutcomeConverter()
 py::object OutcomeConverter::convert(StepOutcome&& given, std::size_t draft_length) const {
   auto* outcome = new StepOutcome(std::move(given));
   const py::capsule owner = own(outcome);
-  const ArrayMaker array(owner);
+  const ArrayMaker array(owner, empty_);
   return outcome_type_.make({
       array(outcome->token_offsets),
       array(outcome->token_ids),
@@ -28,7 +28,7 @@ py::object OutcomeConverter::convert(StepOutcome&& given, std::size_t draft_leng
       array(outcome->closed_ids),
       array(outcome->closed_reasons),
       array(outcome->closed_num_output_tokens),
-      py::array_t<std::int64_t>(0),
+      empty_.int64,
   });
 }
 

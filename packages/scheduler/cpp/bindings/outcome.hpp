@@ -2,6 +2,7 @@
 
 #include <pybind11/pybind11.h>
 
+#include "arrays.hpp"
 #include "frozen_value.hpp"
 #include "thalweg/scheduler/step_result.hpp"
 
@@ -16,6 +17,7 @@ class OutcomeConverter {
 
  private:
   FrozenValue outcome_type_;
+  EmptyArrays empty_;
 };
 
 }  // namespace thalweg::scheduler

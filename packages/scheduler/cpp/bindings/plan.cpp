@@ -23,13 +23,11 @@ PlanConverter::PlanConverter()
   kinds_[static_cast<int>(StepKind::decode)] = kind.attr("DECODE");
 }
 
-py::object PlanConverter::convert(StepPlan&& given, std::size_t tail_length, std::size_t draft_length) const {
+py::object PlanConverter::convert(StepPlan&& given) const {
   auto* plan = new StepPlan(std::move(given));
   const py::capsule owner = own(plan);
-  const ArrayMaker array(owner);
-  const std::size_t rows = plan->sequence_ids.size();
-  const bool is_prefill = plan->kind == StepKind::prefill;
-  const py::array no_copies = py::array_t<std::int32_t>(std::vector<py::ssize_t>{0, 2});
+  const ArrayMaker array(owner, empty_);
+  const PlanShape& shape = plan->shape;
   return plan_type_.make({
       py::int_(plan->step),
       kinds_[static_cast<int>(plan->kind)],
@@ -43,16 +41,16 @@ py::object PlanConverter::convert(StepPlan&& given, std::size_t tail_length, std
       array(plan->block_ids),
       array(plan->state_slots),
       array(plan->window_valid_start),
-      array(plan->tail_token_ids, rows, tail_length),
+      array(plan->tail_token_ids, shape.rows, shape.tail_length),
       array(plan->token_ids),
       array(plan->next_token_ids),
-      array(plan->draft_token_ids, rows, is_prefill ? 0 : draft_length),
+      array(plan->draft_token_ids, shape.rows, shape.draft_width),
       array(plan->draft_read_slots),
       array(plan->draft_write_slots),
       array(plan->previous_rows),
-      no_copies,
-      no_copies,
-      py::array_t<std::int32_t>(0),
+      empty_.int32_pairs,
+      empty_.int32_pairs,
+      empty_.int32,
       array(plan->finished_ids),
       array(plan->dropped_ids),
       array(plan->restarted_ids),

@@ -2,6 +2,7 @@
 
 #include <pybind11/pybind11.h>
 
+#include "arrays.hpp"
 #include "frozen_value.hpp"
 #include "thalweg/scheduler/step_plan.hpp"
 
@@ -12,7 +13,7 @@ class PlanConverter {
  public:
   PlanConverter();
 
-  pybind11::object convert(StepPlan&& plan, std::size_t tail_length, std::size_t draft_length) const;
+  pybind11::object convert(StepPlan&& plan) const;
 
  private:
   pybind11::object stats(const StepStats& stats) const;
@@ -21,6 +22,7 @@ class PlanConverter {
   FrozenValue stats_type_;
   pybind11::object kinds_[2];
   pybind11::object zero_;
+  EmptyArrays empty_;
 };
 
 }  // namespace thalweg::scheduler

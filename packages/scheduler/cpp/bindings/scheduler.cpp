@@ -2,13 +2,13 @@
 #include <pybind11/numpy.h>
 #include <pybind11/stl.h>
 
-#include <optional>
 #include <stdexcept>
 
 #include "arrays.hpp"
 #include "bind.hpp"
 #include "outcome.hpp"
 #include "plan.hpp"
+#include "result.hpp"
 #include "thalweg/scheduler/scheduler.hpp"
 
 namespace py = pybind11;
@@ -19,6 +19,7 @@ namespace {
 // Python objects that every call needs, looked up once per process.
 struct Interfaces {
   PlanConverter plans;
+  ResultReader results;
   OutcomeConverter outcomes;
   py::object ballots[3][2];  // by round and wish
 
@@ -59,45 +60,30 @@ py::object finish_step(Scheduler& scheduler, int kind) {
     const py::gil_scoped_release release;
     plan = scheduler.finish_step(static_cast<StepKind>(kind));
   }
-  const Options& options = scheduler.state().options;
-  return Interfaces::get().plans.convert(std::move(plan), static_cast<std::size_t>(options.tail_length),
-                                         static_cast<std::size_t>(options.draft_length));
+  return Interfaces::get().plans.convert(std::move(plan));
 }
 
 py::object process(Scheduler& scheduler, const py::object& result) {
-  const auto step = result.attr("step").cast<std::int64_t>();
-  scheduler.check_due(step);
-  const std::size_t rows = scheduler.step().rows.size();
-  const auto draft_length = static_cast<std::size_t>(scheduler.state().options.draft_length);
+  const Interfaces& interfaces = Interfaces::get();
+  scheduler.check_due(interfaces.results.step_of(result));
+  const std::size_t draft_length = scheduler.state().drafts.length();
   const std::size_t width = scheduler.step().kind == StepKind::decode ? draft_length : 0;
-  const CheckedArray<std::int32_t> sampled(result, "sampled_token_ids", rows, std::nullopt);
-  const CheckedArray<std::int32_t> accepted(result, "accepted_token_ids", rows, width);
-  const CheckedArray<std::int32_t> drafts(result, "draft_token_ids", rows, width);
-  const CheckedArray<float> confidences(result, "confidences", rows, width, true);
-  std::optional<CheckedArray<std::int8_t>> row_status;
-  if (!result.attr("row_status").is_none()) row_status.emplace(result, "row_status", rows, std::nullopt);
-  const StepResult given{.step = step,
-                         .sampled_token_ids = sampled.values(),
-                         .accepted_token_ids = accepted.values(),
-                         .draft_token_ids = drafts.values(),
-                         .confidences = confidences.values(),
-                         .row_status = row_status ? row_status->values() : std::span<const std::int8_t>{},
-                         .has_row_status = row_status.has_value()};
+  const ReadResult read = interfaces.results.read(result, scheduler.step().rows.size(), width);
   StepOutcome outcome;
   {
     const py::gil_scoped_release release;
-    outcome = scheduler.process(given);
+    outcome = scheduler.process(read.result);
   }
-  return Interfaces::get().outcomes.convert(std::move(outcome), draft_length);
+  return interfaces.outcomes.convert(std::move(outcome), draft_length);
 }
 
 py::dict describe(const Sequence& sequence) {
   using py::literals::operator""_a;
   return py::dict("status"_a = static_cast<int>(sequence.status), "len"_a = sequence.length(),
                   "prompt_len"_a = sequence.prompt_length, "num_computed"_a = sequence.computed,
-                  "blocks"_a = sequence.blocks, "state_slot"_a = sequence.state_slot,
+                  "blocks"_a = std::vector<std::int32_t>(sequence.blocks.begin(), sequence.blocks.end()), "state_slot"_a = sequence.state_slot,
                   "draft_slot"_a = sequence.draft_slot, "has_draft_info"_a = sequence.has_draft_info,
-                  "num_drafts"_a = sequence.num_drafts(), "schedule_count"_a = sequence.schedule_count,
+                  "num_drafts"_a = sequence.num_drafts, "schedule_count"_a = sequence.schedule_count,
                   "process_count"_a = sequence.process_count,
                   "structured_status"_a = static_cast<int>(sequence.structured_status),
                   "is_schedulable"_a = sequence.is_schedulable);

@@ -29,24 +29,23 @@ Fit BlockPool::can_allocate(std::int64_t count) const {
   return num_free() >= count ? Fit::ok : Fit::later;
 }
 
-bool BlockPool::try_allocate(std::int64_t count, std::vector<std::int32_t>& out) {
+bool BlockPool::try_allocate(std::span<std::int32_t> out) {
   const std::lock_guard lock(mutex_);
   const std::int32_t free = num_free();
-  if (count > free) return false;
-  for (std::int64_t i = 0; i < count; ++i) {
-    const std::int32_t id = ring_[head_];
+  if (out.size() > static_cast<std::size_t>(free)) return false;
+  for (std::int32_t& id : out) {
+    id = ring_[head_];
     if (++head_ == ring_.size()) head_ = 0;
     references_[static_cast<std::size_t>(id)] = 1;
-    out.push_back(id);
   }
-  num_free_.store(free - static_cast<std::int32_t>(count), std::memory_order_relaxed);
+  num_free_.store(free - static_cast<std::int32_t>(out.size()), std::memory_order_relaxed);
   return true;
 }
 
 std::vector<std::int32_t> BlockPool::allocate(std::int64_t count) {
   check_count(count);
-  std::vector<std::int32_t> ids;
-  if (!try_allocate(count, ids))
+  std::vector<std::int32_t> ids(static_cast<std::size_t>(std::min<std::int64_t>(count, capacity_)));
+  if (!try_allocate(ids))
     throw CapacityError("need " + std::to_string(count) + " blocks, " + std::to_string(num_free()) + " are free");
   return ids;
 }

@@ -3,13 +3,14 @@
 #include <span>
 #include <string>
 
+#include "thalweg/scheduler/prefetch.hpp"
+
 namespace thalweg::scheduler {
 namespace {
 
-std::int64_t missing_blocks(const CoreState& state, const Sequence& sequence) {
-  const auto owned = static_cast<std::int64_t>(sequence.blocks.size());
+// Blocks to add for `reserved` tokens, or to give back.
+std::int64_t missing_blocks(const CoreState& state, std::int64_t reserved, std::int64_t owned) {
   const std::int64_t room = owned * state.options.block_size;
-  const std::int64_t reserved = sequence.reserved_tokens();
   // The common case, told without a division.
   if (reserved <= room && reserved > room - state.options.block_size) return 0;
   return state.blocks_for(reserved) - owned;
@@ -43,26 +44,29 @@ void preempt(CoreState& state, Step& step, Sequence& victim) {
 }
 
 void DecodePlanner::plan(CoreState& state, Step& step) {
-  remove_finished(state, step);
-  sorter_.sort(state.running, [](const Sequence* sequence) { return sequence->num_outputs(); });
+  collect(state, step);
+  sorter_.sort(candidates_, [](const Candidate& candidate) { return candidate.num_outputs; });
   admit(state, step);
-  sorter_.sort(taken_, [](const Sequence* sequence) { return sequence->length(); });
-  state.running.swap(taken_);
-  step.rows.reserve(state.running.size());
-  for (Sequence* sequence : state.running) {
-    const std::int32_t query_length = 1 + sequence->num_drafts();
-    step.rows.push_back({sequence, query_length});
-    step.num_batched_tokens += query_length;
-  }
+  sorter_.sort(taken_, [](const Candidate& candidate) { return candidate.length; });
+  write_rows(state, step);
 }
 
-void DecodePlanner::remove_finished(CoreState& state, Step& step) {
-  std::erase_if(state.running, [&](Sequence* sequence) {
-    if (!sequence->is_finished()) return false;
-    state.draft_slots.release(sequence->draft_slot);
-    step.finished.push_back(sequence);
-    return true;
-  });
+// Visit everybody once; finished sequences leave.
+void DecodePlanner::collect(CoreState& state, Step& step) {
+  candidates_.clear();
+  const std::vector<Sequence*>& running = state.running;
+  for (std::size_t i = 0; i < running.size(); ++i) {
+    if (i + record_distance < running.size()) prefetch_record(running[i + record_distance]);
+    Sequence& sequence = *running[i];
+    if (sequence.is_finished()) {
+      state.draft_slots.release(sequence.draft_slot);
+      step.finished.push_back(&sequence);
+      continue;
+    }
+    const std::int32_t length = sequence.length();
+    candidates_.push_back({&sequence, length - sequence.prompt_length, length, length + sequence.num_drafts,
+                           static_cast<std::int32_t>(sequence.blocks.size())});
+  }
   state.num_finished_running = 0;
   state.waiting.take_finished(step.dropped);
 }
@@ -70,35 +74,53 @@ void DecodePlanner::remove_finished(CoreState& state, Step& step) {
 // Shortest output first, so that the longest ones are the victims when blocks run out.
 void DecodePlanner::admit(CoreState& state, Step& step) {
   taken_.clear();
-  std::size_t first = 0;
-  std::size_t last = state.running.size();
-  for (; first < last; --last) {
-    Sequence& candidate = *state.running[last - 1];
-    const std::int64_t missing = missing_blocks(state, candidate);
-    if (missing > 1)
-      throw InvariantError("sequence " + std::to_string(candidate.id) + " lacks " + std::to_string(missing) +
-                           " blocks; a decode step may add one");
-    const auto needed = static_cast<std::int64_t>(candidate.blocks.size()) + missing;
-    if (!state.options.is_reference() && needed >= state.blocks.capacity()) {
-      end_preempted(state, step, candidate);  // it can never fit, so nobody is evicted for it
-      continue;
-    }
-    bool fits = has_room(state, candidate, missing);
-    for (; !fits && last - first > 1; fits = has_room(state, candidate, missing))
-      preempt(state, step, *state.running[first++]);
-    if (!fits) {
-      preempt(state, step, candidate);
-      continue;
-    }
-    if (missing < 0) release_surplus(state, candidate, -missing);
-    taken_.push_back(&candidate);
+  first_ = 0;
+  for (std::size_t last = candidates_.size(); first_ < last; --last) {
+    Candidate& candidate = candidates_[last - 1];
+    if (find_room(state, step, candidate, last)) taken_.push_back(candidate);
   }
 }
 
-// Whether the candidate can be planned now; takes the block that it is missing.
-bool DecodePlanner::has_room(CoreState& state, Sequence& candidate, std::int64_t missing) const {
-  if (missing > 0) return state.blocks.try_allocate(1, candidate.blocks);
-  return !state.options.is_reference() || state.blocks.num_free() > 0;
+// Make the candidate's block table fit, at the cost of the candidates before it if need be; false when it is out.
+bool DecodePlanner::find_room(CoreState& state, Step& step, Candidate& candidate, std::size_t last) {
+  const bool is_reference = state.options.is_reference();
+  const std::int64_t missing = missing_blocks(state, candidate.reserved, candidate.num_blocks);
+  if (missing == 0 && !is_reference) return true;
+
+  Sequence& sequence = *candidate.sequence;
+  if (missing > 1)
+    throw InvariantError("sequence " + std::to_string(sequence.id) + " lacks " + std::to_string(missing) +
+                         " blocks; one per step is possible");
+  if (!is_reference && candidate.num_blocks + missing >= state.blocks.capacity()) {
+    end_preempted(state, step, sequence);  // it can never fit, so nobody is evicted for it
+    return false;
+  }
+  const auto has_room = [&] {
+    if (missing > 0) return state.extend_blocks(sequence, missing);
+    return !is_reference || state.blocks.num_free() > 0;
+  };
+  bool fits = has_room();
+  for (; !fits && first_ + 1 < last; fits = has_room()) preempt(state, step, *candidates_[first_++].sequence);
+  if (!fits) {
+    preempt(state, step, sequence);
+    return false;
+  }
+  if (missing < 0) release_surplus(state, sequence, -missing);
+  candidate.num_blocks += static_cast<std::int32_t>(missing);
+  return true;
+}
+
+void DecodePlanner::write_rows(CoreState& state, Step& step) const {
+  state.running.resize(taken_.size());
+  step.rows.resize(taken_.size());
+  for (std::size_t i = 0; i < taken_.size(); ++i) {
+    const Candidate& candidate = taken_[i];
+    const std::int32_t query_length = 1 + candidate.reserved - candidate.length;
+    state.running[i] = candidate.sequence;
+    step.rows[i] = {candidate.sequence, query_length};
+    step.num_batched_tokens += query_length;
+    step.num_blocks += static_cast<std::size_t>(candidate.num_blocks);
+  }
 }
 
 }  // namespace thalweg::scheduler

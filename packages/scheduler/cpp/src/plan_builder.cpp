@@ -3,37 +3,35 @@
 #include <algorithm>
 #include <string>
 
+#include "thalweg/scheduler/prefetch.hpp"
+
 namespace thalweg::scheduler {
 namespace {
 
-// The `count` committed tokens that end at `position`, -1 before the first.
-void copy_tail(const Sequence& sequence, std::int64_t position, std::int32_t count, std::int32_t* out) {
-  for (std::int64_t at = position - count + 1; at <= position; ++at)
-    *out++ = at < 0 ? -1 : sequence.tokens[static_cast<std::size_t>(at)];
+void copy_ids(const std::vector<Sequence*>& sequences, std::span<std::int64_t> out) {
+  std::transform(sequences.begin(), sequences.end(), out.begin(), [](const Sequence* sequence) { return sequence->id; });
 }
 
-void size_arrays(const CoreState& state, const Step& step, StepPlan& plan) {
-  const std::size_t rows = step.rows.size();
+PlanShape shape_of(const CoreState& state, const Step& step) {
   const bool is_prefill = step.kind == StepKind::prefill;
-  for (auto* column : {&plan.query_lengths, &plan.context_lengths, &plan.committed_lengths, &plan.prompt_lengths,
-                       &plan.state_slots, &plan.window_valid_start, &plan.draft_read_slots, &plan.draft_write_slots})
-    column->resize(rows);
-  plan.sequence_ids.resize(rows);
-  plan.block_offsets.resize(rows + 1);
-  plan.tail_token_ids.resize(rows * static_cast<std::size_t>(state.options.tail_length));
-  plan.previous_rows.assign(rows, -1);
-  if (is_prefill) plan.next_token_ids.resize(rows);
-  else plan.draft_token_ids.resize(rows * static_cast<std::size_t>(state.options.draft_length));
-
-  std::size_t num_blocks = 0;
-  for (std::size_t i = 0; i < rows; ++i) num_blocks += step.rows[i].sequence->blocks.size();
-  plan.block_ids.resize(num_blocks);
+  return {.rows = step.rows.size(),
+          .tail_length = static_cast<std::size_t>(state.options.tail_length),
+          .draft_width = is_prefill ? 0 : state.drafts.length(),
+          .num_blocks = step.num_blocks,
+          .num_chunk_tokens = step.num_chunk_tokens,
+          .num_next_tokens = is_prefill ? step.rows.size() : 0,
+          .num_finished = step.finished.size(),
+          .num_dropped = step.dropped.size(),
+          .num_restarted = step.restarted.size()};
 }
 
-void count_context(StepStats& stats, bool is_first, std::int32_t query_length, std::int32_t context_length) {
-  stats.sum_query_times_context += static_cast<std::int64_t>(query_length) * context_length;
-  stats.max_context_length = std::max(stats.max_context_length, context_length);
-  stats.min_context_length = is_first ? context_length : std::min(stats.min_context_length, context_length);
+// The committed tokens that end at `position`, as many as `out` holds, -1 before the first.
+void copy_tail(const TokenLog& tokens, std::int32_t position, std::span<std::int32_t> out) {
+  std::int32_t at = position + 1 - static_cast<std::int32_t>(out.size());
+  for (std::int32_t& token : out) {
+    token = at < 0 ? -1 : tokens[at];
+    ++at;
+  }
 }
 
 void count_queues(const CoreState& state, StepStats& stats) {
@@ -46,74 +44,97 @@ void count_queues(const CoreState& state, StepStats& stats) {
   stats.num_free_state_slots = state.state_slots.num_free();
 }
 
-void write_prefill_columns(const Row& row, std::size_t i, StepPlan& plan) {
-  const Sequence& sequence = *row.sequence;
-  const auto begin = sequence.tokens.begin() + sequence.computed;
-  const std::int32_t context = sequence.computed + row.query_length;
-  plan.token_ids.insert(plan.token_ids.end(), begin, begin + row.query_length);
-  plan.next_token_ids[i] = context < sequence.length() ? sequence.tokens[static_cast<std::size_t>(context)] : -1;
-}
+class PlanBuilder {
+ public:
+  PlanBuilder(CoreState& state, const Step& step)
+      : state_(state), step_(step), is_prefill_(step.kind == StepKind::prefill), plan_(shape_of(state, step)) {}
 
-void write_drafts(const Sequence& sequence, std::size_t count, std::int32_t* out) {
-  if (sequence.drafts.empty()) std::fill_n(out, count, -1);
-  else std::copy_n(sequence.drafts.data(), count, out);
-}
+  StepPlan run() {
+    plan_.step = step_.number;
+    plan_.kind = step_.kind;
+    plan_.num_batched_tokens = step_.num_batched_tokens;
+    copy_ids(step_.finished, plan_.finished_ids);
+    copy_ids(step_.dropped, plan_.dropped_ids);
+    copy_ids(step_.restarted, plan_.restarted_ids);
+    std::fill(plan_.window_valid_start.begin(), plan_.window_valid_start.end(), 0);
+    std::fill(plan_.previous_rows.begin(), plan_.previous_rows.end(), -1);
+    for (std::size_t i = 0; i < step_.rows.size(); ++i) {
+      prefetch_ahead(i);
+      write_row(i, *step_.rows[i].sequence, step_.rows[i].query_length);
+    }
+    plan_.block_offsets.back() = block_offset_;
+    count_queues(state_, plan_.stats);
+    return std::move(plan_);
+  }
 
-}  // namespace
+ private:
+  void prefetch_ahead(std::size_t i) const {
+    const std::vector<Row>& rows = step_.rows;
+    if (i + record_distance < rows.size()) prefetch_record(rows[i + record_distance].sequence);
+    if (i + content_distance >= rows.size()) return;
+    prefetch(rows[i + content_distance].sequence->blocks.data());
+  }
 
-std::vector<std::int64_t> ids_of(const std::vector<Sequence*>& sequences) {
-  std::vector<std::int64_t> ids;
-  ids.reserve(sequences.size());
-  for (const Sequence* sequence : sequences) ids.push_back(sequence->id);
-  return ids;
-}
-
-StepPlan build_plan(CoreState& state, const Step& step) {
-  StepPlan plan;
-  plan.step = step.number;
-  plan.kind = step.kind;
-  plan.num_batched_tokens = step.num_batched_tokens;
-  plan.finished_ids = ids_of(step.finished);
-  plan.dropped_ids = ids_of(step.dropped);
-  plan.restarted_ids = ids_of(step.restarted);
-  if (step.num_batched_tokens > state.options.max_num_batched_tokens)
-    throw InvariantError("planned " + std::to_string(step.num_batched_tokens) + " tokens; a step may have " +
-                         std::to_string(state.options.max_num_batched_tokens));
-
-  size_arrays(state, step, plan);
-  const bool is_prefill = step.kind == StepKind::prefill;
-  const std::int32_t tail_length = state.options.tail_length;
-  const auto draft_length = static_cast<std::size_t>(state.options.draft_length);
-  std::int32_t* block_out = plan.block_ids.data();
-  std::int32_t* tail_out = plan.tail_token_ids.data();
-  std::int32_t block_offset = 0;
-  for (std::size_t i = 0; i < step.rows.size(); ++i) {
-    const Row& row = step.rows[i];
-    Sequence& sequence = *row.sequence;
-    const std::int32_t context = sequence.computed + row.query_length;
+  void write_row(std::size_t i, Sequence& sequence, std::int32_t query_length) {
+    const std::int32_t context = sequence.computed + query_length;
     const std::int32_t committed = sequence.length();
-    plan.sequence_ids[i] = sequence.id;
-    plan.query_lengths[i] = row.query_length;
-    plan.context_lengths[i] = context;
-    plan.committed_lengths[i] = committed;
-    plan.prompt_lengths[i] = sequence.prompt_length;
-    plan.block_offsets[i] = block_offset;
-    block_out = std::copy(sequence.blocks.begin(), sequence.blocks.end(), block_out);
-    block_offset += static_cast<std::int32_t>(sequence.blocks.size());
-    plan.state_slots[i] = sequence.state_slot;
-    plan.draft_read_slots[i] = sequence.has_draft_info ? sequence.draft_slot : 0;
-    plan.draft_write_slots[i] = sequence.draft_slot;
-    copy_tail(sequence, is_prefill ? sequence.computed : committed - 1, tail_length, tail_out);
-    tail_out += tail_length;
-    if (is_prefill) write_prefill_columns(row, i, plan);
-    else write_drafts(sequence, draft_length, plan.draft_token_ids.data() + i * draft_length);
-    count_context(plan.stats, i == 0, row.query_length, context);
+    plan_.sequence_ids[i] = sequence.id;
+    plan_.query_lengths[i] = query_length;
+    plan_.context_lengths[i] = context;
+    plan_.committed_lengths[i] = committed;
+    plan_.prompt_lengths[i] = sequence.prompt_length;
+    plan_.state_slots[i] = sequence.state_slot;
+    plan_.draft_read_slots[i] = sequence.has_draft_info ? sequence.draft_slot : 0;
+    plan_.draft_write_slots[i] = sequence.draft_slot;
+    plan_.block_offsets[i] = block_offset_;
+    std::copy(sequence.blocks.begin(), sequence.blocks.end(), plan_.block_ids.data() + block_offset_);
+    block_offset_ += static_cast<std::int32_t>(sequence.blocks.size());
+    const std::size_t tail_length = plan_.shape.tail_length;
+    copy_tail(sequence.tokens, is_prefill_ ? sequence.computed : committed - 1,
+              plan_.tail_token_ids.subspan(i * tail_length, tail_length));
+    if (is_prefill_) write_chunk(i, sequence, query_length);
+    else write_drafts(i, sequence);
+    count_context(i, query_length, context);
     sequence.has_draft_info = false;
     ++sequence.schedule_count;
   }
-  plan.block_offsets.back() = block_offset;
-  count_queues(state, plan.stats);
-  return plan;
+
+  void write_chunk(std::size_t i, const Sequence& sequence, std::int32_t query_length) {
+    sequence.tokens.copy(sequence.computed, query_length, plan_.token_ids.data() + chunk_offset_);
+    chunk_offset_ += query_length;
+    const std::int32_t context = sequence.computed + query_length;
+    plan_.next_token_ids[i] = context < sequence.length() ? sequence.tokens[context] : -1;
+  }
+
+  void write_drafts(std::size_t i, const Sequence& sequence) {
+    const std::size_t width = plan_.shape.draft_width;
+    std::int32_t* const out = plan_.draft_token_ids.data() + i * width;
+    if (sequence.num_drafts == 0) std::fill_n(out, width, -1);
+    else copy_few(state_.drafts.tokens(sequence.draft_slot).data(), width, out);
+  }
+
+  void count_context(std::size_t i, std::int32_t query_length, std::int32_t context) {
+    StepStats& stats = plan_.stats;
+    stats.sum_query_times_context += static_cast<std::int64_t>(query_length) * context;
+    stats.max_context_length = std::max(stats.max_context_length, context);
+    stats.min_context_length = i == 0 ? context : std::min(stats.min_context_length, context);
+  }
+
+  CoreState& state_;
+  const Step& step_;
+  const bool is_prefill_;
+  StepPlan plan_;
+  std::int32_t block_offset_ = 0;
+  std::int32_t chunk_offset_ = 0;
+};
+
+}  // namespace
+
+StepPlan build_plan(CoreState& state, const Step& step) {
+  if (step.num_batched_tokens > state.options.max_num_batched_tokens)
+    throw InvariantError("planned " + std::to_string(step.num_batched_tokens) + " tokens; a step may have " +
+                         std::to_string(state.options.max_num_batched_tokens));
+  return PlanBuilder(state, step).run();
 }
 
 }  // namespace thalweg::scheduler

@@ -5,6 +5,9 @@
 #include <stdexcept>
 #include <string>
 
+#include "thalweg/scheduler/copy_few.hpp"
+#include "thalweg/scheduler/prefetch.hpp"
+
 namespace thalweg::scheduler {
 namespace {
 
@@ -14,64 +17,32 @@ void require_size(const char* name, std::size_t size, std::size_t wanted) {
                                 std::to_string(wanted));
 }
 
-// Drafts for the sequence's next step. After a prompt nobody drafted, so padding keeps the row width constant.
-void attach_drafts(const CoreState& state, const StepResult& result, bool is_prefill, std::size_t row,
-                   Sequence& sequence) {
-  const auto length = static_cast<std::size_t>(state.options.draft_length);
-  if (length == 0) return;
-  sequence.draft_confidences.clear();
-  if (is_prefill) {
-    sequence.drafts.assign(length, state.options.vocab_size - 1);
-    return;
-  }
-  const auto begin = static_cast<std::ptrdiff_t>(row * length);
-  const auto end = static_cast<std::ptrdiff_t>((row + 1) * length);
-  sequence.drafts.assign(result.draft_token_ids.begin() + begin, result.draft_token_ids.begin() + end);
-  if (!result.confidences.empty())
-    sequence.draft_confidences.assign(result.confidences.begin() + begin, result.confidences.begin() + end);
-  if (sequence.has_draft_info)
-    throw InvariantError("sequence " + std::to_string(sequence.id) + " wrote its draft slot twice without a read");
-  sequence.has_draft_info = true;
-}
-
 // Number of leading entries before the first -1.
-std::int32_t count_accepted(std::span<const std::int32_t> accepted) {
-  std::int32_t count = 0;
-  for (const std::int32_t token : accepted) {
-    if (token < 0) break;
-    ++count;
-  }
+std::size_t count_accepted(std::span<const std::int32_t> drafts) {
+  std::size_t count = 0;
+  while (count < drafts.size() && drafts[count] >= 0) ++count;
   return count;
-}
-
-// Append one token; true when it ends the sequence.
-bool append(Sequence& sequence, std::int32_t token) {
-  sequence.tokens.push_back(token);
-  if (token == sequence.end_token) sequence.status = Status::finished_stopped;
-  else if (sequence.length() >= sequence.length_cap) sequence.status = Status::finished_length_capped;
-  return sequence.is_finished();
 }
 
 class Processor {
  public:
   Processor(CoreState& state, const Step& step, const StepResult& result)
-      : state_(state), step_(step), result_(result), is_prefill_(step.kind == StepKind::prefill) {
-    const std::size_t rows = step.rows.size();
-    const auto draft_length = static_cast<std::size_t>(state.options.draft_length);
-    outcome_.token_offsets.resize(rows + 1);
-    outcome_.token_ids.reserve(rows * (1 + draft_length));
-    outcome_.num_output_tokens.resize(rows);
-    outcome_.finish_reasons.resize(rows);
-    outcome_.num_verified.resize(rows);
-    outcome_.num_accepted.resize(rows);
-    outcome_.verified_confidences.assign(rows * draft_length, std::numeric_limits<float>::quiet_NaN());
-  }
+      : state_(state),
+        step_(step),
+        result_(result),
+        is_prefill_(step.kind == StepKind::prefill),
+        draft_length_(state.drafts.length()),
+        outcome_(step.rows.size(), draft_length_, step.rows.size() * (1 + draft_length_),
+                 step.finished.size() + step.dropped.size()) {}
 
   StepOutcome run() {
+    outcome_.token_offsets[0] = 0;
     for (std::size_t i = 0; i < step_.rows.size(); ++i) {
-      process_row(i);
+      prefetch_ahead(i);
+      Sequence& sequence = *step_.rows[i].sequence;
+      process_row(i, sequence, step_.rows[i].query_length);
       outcome_.token_offsets[i + 1] = static_cast<std::int32_t>(outcome_.token_ids.size());
-      outcome_.num_output_tokens[i] = step_.rows[i].sequence->num_outputs();
+      outcome_.num_output_tokens[i] = sequence.num_outputs();
     }
     // The traced system closed whatever it dropped, and nothing else.
     for (Sequence* sequence : step_.finished) leave(*sequence, !state_.options.is_reference());
@@ -80,94 +51,133 @@ class Processor {
   }
 
  private:
-  void process_row(std::size_t i) {
-    Sequence& sequence = *step_.rows[i].sequence;
-    const std::int32_t query_length = step_.rows[i].query_length;
-    ++sequence.process_count;
-    if (sequence.is_finished()) {
-      state_.draft_slots.release(sequence.draft_slot);
-      if (is_prefill_) {
-        state_.running.push_back(&sequence);
-        ++state_.num_finished_running;
-      }
-      return;
-    }
-    const std::int32_t computed_before = sequence.computed;
-    sequence.computed += query_length;
-    if (result_.has_row_status) sequence.structured_status = result_.row_status[i];
-    if (is_prefill_) {
-      if (sequence.computed < sequence.length()) {
-        state_.waiting.push_half_prefilled(sequence);
-        return;
-      }
-      state_.running.push_back(&sequence);
-    }
-    append_tokens(i, sequence, query_length, computed_before);
-    attach_drafts(state_, result_, is_prefill_, i, sequence);
-    if (sequence.is_finished()) {
-      outcome_.finish_reasons[i] = static_cast<std::int8_t>(sequence.status);
-      sequence.is_reported = true;
-      ++state_.num_finished_running;
-      state_.draft_slots.release(sequence.draft_slot);
-    }
+  void prefetch_ahead(std::size_t i) const {
+    if (i + record_distance < step_.rows.size()) prefetch_record(step_.rows[i + record_distance].sequence);
   }
 
-  void append_tokens(std::size_t i, Sequence& sequence, std::int32_t query_length, std::int32_t computed_before) {
-    const auto draft_length = static_cast<std::size_t>(state_.options.draft_length);
-    std::span<const std::int32_t> accepted;
-    if (!is_prefill_) accepted = result_.accepted_token_ids.subspan(i * draft_length, static_cast<std::size_t>(query_length - 1));
-    const std::int32_t num_accepted = count_accepted(accepted);
-    const std::int32_t sampled = result_.sampled_token_ids[i];
-    const std::int32_t length_before = sequence.length();
-    if (sequence.structured_status == -1) {
-      fail_structured(sequence, sampled);
-    } else {
-      bool has_ended = false;
-      for (std::int32_t k = 0; k < num_accepted && !has_ended; ++k)
-        has_ended = append(sequence, accepted[static_cast<std::size_t>(k)]);
-      if (!has_ended) append(sequence, sampled);
-      outcome_.token_ids.insert(outcome_.token_ids.end(), sequence.tokens.begin() + length_before, sequence.tokens.end());
+  void process_row(std::size_t i, Sequence& sequence, std::int32_t query_length) {
+    ++sequence.process_count;
+    outcome_.finish_reasons[i] = 0;
+    if (sequence.is_finished()) {
+      set_verification(i, 0, 0, {});
+      pass_over(sequence);
+      return;
     }
-    const std::int32_t appended = sequence.length() - length_before;
-    if (!is_prefill_) sequence.computed = computed_before + appended;
+    if (result_.has_row_status) sequence.structured_status = result_.row_status[i];
+    if (is_prefill_) process_prompt(i, sequence, query_length);
+    else process_decode(i, sequence, query_length);
+    if (!sequence.is_finished()) return;
+    outcome_.finish_reasons[i] = static_cast<std::int8_t>(sequence.status);
+    sequence.is_reported = true;
+    ++state_.num_finished_running;
+    state_.draft_slots.release(sequence.draft_slot);
+  }
+
+  // Aborted while the step ran. The next decode step takes it out of running.
+  void pass_over(Sequence& sequence) {
+    state_.draft_slots.release(sequence.draft_slot);
+    if (!is_prefill_) return;
+    state_.running.push_back(&sequence);
+    ++state_.num_finished_running;
+  }
+
+  void process_prompt(std::size_t i, Sequence& sequence, std::int32_t query_length) {
+    sequence.computed += query_length;
+    if (sequence.computed < sequence.length()) {
+      set_verification(i, 0, 0, {});
+      state_.waiting.push_half_prefilled(sequence);
+      return;
+    }
+    state_.running.push_back(&sequence);
+    const std::int32_t appended = append(sequence, {}, 0, result_.sampled_token_ids[i]);
+    set_verification(i, std::min(appended, 1), std::min(appended, 1), {});
+    if (draft_length_ == 0) return;
+    sequence.num_drafts = static_cast<std::int32_t>(draft_length_);
+    state_.drafts.set_padding(sequence.draft_slot, state_.options.vocab_size - 1);
+  }
+
+  void process_decode(std::size_t i, Sequence& sequence, std::int32_t query_length) {
+    const auto drafts = result_.accepted_token_ids.subspan(i * draft_length_, static_cast<std::size_t>(query_length - 1));
+    const std::size_t num_accepted = count_accepted(drafts);
+    const std::int32_t appended = append(sequence, drafts, num_accepted, result_.sampled_token_ids[i]);
+    sequence.computed += appended;  // the cache entries of rejected drafts are overwritten by the next step
     if (sequence.computed > sequence.length())
       throw InvariantError("sequence " + std::to_string(sequence.id) + " has more computed than committed tokens");
-    if (appended == 0) return;
-    outcome_.num_verified[i] = is_prefill_ ? 1 : query_length;
-    outcome_.num_accepted[i] = num_accepted + 1;
-    copy_verified_confidences(i, sequence);
+    if (appended == 0) set_verification(i, 0, 0, {});
+    else set_verification(i, query_length, static_cast<std::int32_t>(num_accepted) + 1, state_.drafts.confidences(sequence.draft_slot));
+    if (draft_length_ > 0) attach_drafts(i, sequence);
+  }
+
+  // Append the accepted drafts and the sampled token up to the first that ends the sequence; returns how many.
+  std::int32_t append(Sequence& sequence, std::span<const std::int32_t> drafts, std::size_t num_accepted,
+                      std::int32_t sampled) {
+    if (sequence.structured_status == -1) return fail_structured(sequence, sampled);
+    const std::int32_t room = sequence.length_cap - sequence.length();
+    const std::int32_t end_token = sequence.end_token;
+    std::int32_t* const out = outcome_.token_ids.data() + outcome_.token_ids.size();
+    std::int32_t count = 0;
+    while (count < room) {
+      const auto at = static_cast<std::size_t>(count);
+      const std::int32_t token = at < num_accepted ? drafts[at] : sampled;
+      out[count++] = token;
+      if (token == end_token) {
+        sequence.status = Status::finished_stopped;
+        break;
+      }
+      if (at == num_accepted) break;
+    }
+    if (count == room && !sequence.is_finished()) sequence.status = Status::finished_length_capped;
+    outcome_.token_ids = {outcome_.token_ids.data(), outcome_.token_ids.size() + static_cast<std::size_t>(count)};
+    sequence.tokens.append({out, static_cast<std::size_t>(count)});
+    return count;
   }
 
   // The traced system stores token 0 and reports the sampled one; the default rules append nothing.
-  void fail_structured(Sequence& sequence, std::int32_t sampled) {
-    if (state_.options.is_reference()) {
-      sequence.tokens.push_back(0);
-      outcome_.token_ids.push_back(sampled);
-    }
+  std::int32_t fail_structured(Sequence& sequence, std::int32_t sampled) {
     sequence.status = Status::finished_structured_failed;
+    if (!state_.options.is_reference()) return 0;
+    const std::int32_t stored = 0;
+    sequence.tokens.append({&stored, 1});
+    grow(outcome_.token_ids, sampled);
+    return 1;
+  }
+
+  void attach_drafts(std::size_t i, Sequence& sequence) {
+    if (sequence.has_draft_info)
+      throw InvariantError("sequence " + std::to_string(sequence.id) + " wrote its draft slot twice without a read");
+    sequence.has_draft_info = true;
+    sequence.num_drafts = static_cast<std::int32_t>(draft_length_);
+    const std::size_t begin = i * draft_length_;
+    state_.drafts.set(sequence.draft_slot, result_.draft_token_ids.data() + begin,
+                      result_.confidences.empty() ? nullptr : result_.confidences.data() + begin);
+  }
+
+  void set_verification(std::size_t i, std::int32_t num_verified, std::int32_t num_accepted,
+                        std::span<const float> confidences) {
+    outcome_.num_verified[i] = num_verified;
+    outcome_.num_accepted[i] = num_accepted;
+    float* const out = outcome_.verified_confidences.data() + i * draft_length_;
+    if (confidences.empty()) std::fill_n(out, draft_length_, std::numeric_limits<float>::quiet_NaN());
+    else copy_few(confidences.data(), draft_length_, out);
   }
 
   // The sequence is in no queue any more; its final record comes now unless a row brought it.
   void leave(Sequence& sequence, bool owes_record) {
     if (owes_record && !sequence.is_reported) {
-      outcome_.closed_ids.push_back(sequence.id);
-      outcome_.closed_reasons.push_back(static_cast<std::int8_t>(sequence.status));
-      outcome_.closed_num_output_tokens.push_back(sequence.num_outputs());
+      grow(outcome_.closed_ids, sequence.id);
+      grow(outcome_.closed_reasons, static_cast<std::int8_t>(sequence.status));
+      grow(outcome_.closed_num_output_tokens, sequence.num_outputs());
       sequence.is_reported = true;
     }
     sequence.has_left = true;
     state_.forget_if_done(sequence);
   }
 
-  void copy_verified_confidences(std::size_t i, const Sequence& sequence) {
-    float* out = outcome_.verified_confidences.data() + i * static_cast<std::size_t>(state_.options.draft_length);
-    std::copy(sequence.draft_confidences.begin(), sequence.draft_confidences.end(), out);
-  }
-
   CoreState& state_;
   const Step& step_;
   const StepResult& result_;
   const bool is_prefill_;
+  const std::size_t draft_length_;
   StepOutcome outcome_;
 };
 
@@ -175,11 +185,11 @@ class Processor {
 
 void check_result(const CoreState& state, const Step& step, const StepResult& result) {
   const std::size_t rows = step.rows.size();
-  const std::size_t drafts = step.kind == StepKind::prefill ? 0 : rows * static_cast<std::size_t>(state.options.draft_length);
+  const std::size_t num_drafts = step.kind == StepKind::prefill ? 0 : rows * state.drafts.length();
   require_size("sampled_token_ids", result.sampled_token_ids.size(), rows);
-  require_size("accepted_token_ids", result.accepted_token_ids.size(), drafts);
-  require_size("draft_token_ids", result.draft_token_ids.size(), drafts);
-  if (!result.confidences.empty()) require_size("confidences", result.confidences.size(), drafts);
+  require_size("accepted_token_ids", result.accepted_token_ids.size(), num_drafts);
+  require_size("draft_token_ids", result.draft_token_ids.size(), num_drafts);
+  if (!result.confidences.empty()) require_size("confidences", result.confidences.size(), num_drafts);
   if (result.has_row_status) require_size("row_status", result.row_status.size(), rows);
 }
 

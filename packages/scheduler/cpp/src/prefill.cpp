@@ -62,12 +62,8 @@ std::int32_t chunk_length(const Options& options, Sequence& sequence, std::int64
 
 // Own blocks for the whole prompt and a state slot; false, and nothing taken, when another thread was faster.
 bool acquire(CoreState& state, Sequence& sequence) {
-  if (!state.blocks.try_allocate(state.blocks_for(sequence.length()), sequence.blocks)) return false;
-  std::vector<std::int32_t> slot;
-  if (state.state_slots.try_allocate(1, slot)) {
-    sequence.state_slot = slot.front();
-    return true;
-  }
+  if (!state.extend_blocks(sequence, state.blocks_for(sequence.length()))) return false;
+  if (state.state_slots.try_allocate(std::span(&sequence.state_slot, 1))) return true;
   state.release_memory(sequence);
   return false;
 }
@@ -118,6 +114,8 @@ void plan_prefill(CoreState& state, Step& step) {
     }
     const std::int64_t alignment = options.chunk_alignment;
     step.num_batched_tokens += (length + alignment - 1) / alignment * alignment;
+    step.num_blocks += sequence->blocks.size();
+    step.num_chunk_tokens += static_cast<std::size_t>(length);
     step.rows.push_back({sequence, length});
     drop_checkpoints(*sequence, sequence->computed + length);
     if (sequence->computed + length < sequence->length()) break;  // one half-prefilled prompt at a time

@@ -42,8 +42,8 @@ std::int64_t Scheduler::add(const NewRequest& request) {
   const auto prompt_length = static_cast<std::int64_t>(request.token_ids.size());
   const std::int64_t cap = std::min(prompt_length + request.max_tokens, std::int64_t{state_.options.max_model_len} + 1);
   Sequence& sequence = state_.sequences.create();
-  sequence.tokens.reserve(static_cast<std::size_t>(std::clamp(cap, prompt_length, prompt_length + reserved_outputs)));
-  sequence.tokens.assign(request.token_ids.begin(), request.token_ids.end());
+  const std::int64_t capacity = std::clamp(cap, prompt_length, prompt_length + reserved_outputs);
+  sequence.tokens.assign(request.token_ids, static_cast<std::size_t>(capacity));
   sequence.prompt_length = static_cast<std::int32_t>(prompt_length);
   sequence.length_cap = static_cast<std::int32_t>(cap);
   sequence.end_token = request.end_token;
@@ -120,8 +120,9 @@ StepPlan Scheduler::finish_step(StepKind kind) {
     vote_.count_decode();
   }
   phase_ = Phase::planned;
-  if (!step_.finished.empty()) unreleased_.emplace(step_.number, ids_of(step_.finished));
-  return build_plan(state_, step_);
+  StepPlan plan = build_plan(state_, step_);
+  if (!step_.finished.empty()) unreleased_[step_.number].assign(plan.finished_ids.begin(), plan.finished_ids.end());
+  return plan;
 }
 
 void Scheduler::check_due(std::int64_t step) const {

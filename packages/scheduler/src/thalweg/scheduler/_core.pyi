@@ -3,6 +3,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
 from thalweg.interfaces import Ballot, Fit, StepKind, StepOutcome, StepPlan, StepResult
 
 class BlockPool:

@@ -26,10 +26,10 @@ class BlockPool {
   // Throws std::invalid_argument for a negative count, as `allocate` does.
   Fit can_allocate(std::int64_t count) const;
 
-  // Append `count` ids from the head of the queue to `out`; false, and nothing taken, when fewer are free.
-  bool try_allocate(std::int64_t count, std::vector<std::int32_t>& out);
+  // Fill `out` with ids from the head of the queue; false, and nothing taken, when fewer are free.
+  bool try_allocate(std::span<std::int32_t> out);
 
-  // The same for callers that counted on it. Throws CapacityError.
+  // `count` ids for callers that count on them. Throws CapacityError.
   std::vector<std::int32_t> allocate(std::int64_t count);
 
   // Take one holder off each id, last id first; an id without holders is free again. All or nothing: throws

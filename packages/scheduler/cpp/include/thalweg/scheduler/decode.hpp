@@ -15,12 +15,24 @@ class DecodePlanner {
   void plan(CoreState& state, Step& step);
 
  private:
-  void remove_finished(CoreState& state, Step& step);
-  void admit(CoreState& state, Step& step);
-  bool has_room(CoreState& state, Sequence& candidate, std::int64_t missing) const;
+  // What planning needs to know of a running sequence, so that its record is visited once.
+  struct Candidate {
+    Sequence* sequence;
+    std::int32_t num_outputs;
+    std::int32_t length;
+    std::int32_t reserved;  // tokens that need a place in the cache: length and drafts
+    std::int32_t num_blocks;
+  };
 
-  DescendingSorter<Sequence*> sorter_;
-  std::vector<Sequence*> taken_;
+  void collect(CoreState& state, Step& step);
+  void admit(CoreState& state, Step& step);
+  bool find_room(CoreState& state, Step& step, Candidate& candidate, std::size_t last);
+  void write_rows(CoreState& state, Step& step) const;
+
+  DescendingSorter<Candidate> sorter_;
+  std::vector<Candidate> candidates_;
+  std::size_t first_ = 0;  // candidates before this one were preempted
+  std::vector<Candidate> taken_;
 };
 
 // Take a running sequence off the device: it is recomputed later, or ends when it cannot or must not be.

@@ -13,77 +13,71 @@ namespace thalweg::scheduler {
 template <class Item>
 class DescendingSorter {
  public:
+  // key: Item -> std::int32_t.
   template <class Key>
   void sort(std::vector<Item>& items, Key key) {
-    const std::size_t count = items.size();
-    if (count < 2) return;
-    if (load(items, key)) return;
-    if (count <= max_insertion) {
-      insertion_sort(count);
-    } else {
-      for (int shift = 0; shift < static_cast<int>(std::bit_width(range_)); shift += digit_bits) pass(count, shift);
+    if (items.size() < 2) return;
+    std::int32_t smallest = key(items[0]);
+    std::int32_t largest = smallest;
+    std::int32_t previous = smallest;
+    bool is_in_order = true;
+    for (const Item& item : items) {
+      const std::int32_t value = key(item);
+      is_in_order &= value <= previous;
+      previous = value;
+      smallest = std::min(smallest, value);
+      largest = std::max(largest, value);
     }
-    for (std::size_t i = 0; i < count; ++i) items[i] = entries_[i].item;
+    if (is_in_order) return;
+    if (items.size() <= max_insertion) {
+      insertion_sort(items, key);
+      return;
+    }
+    // Ascending rank is descending key.
+    const auto rank = [&](const Item& item) {
+      return static_cast<std::uint32_t>(largest) - static_cast<std::uint32_t>(key(item));
+    };
+    const int num_bits = std::bit_width(static_cast<std::uint32_t>(largest) - static_cast<std::uint32_t>(smallest));
+    const int widest = items.size() < 512 ? 8 : max_digit_bits;
+    const int num_passes = (num_bits + widest - 1) / widest;
+    const int digit_bits = (num_bits + num_passes - 1) / num_passes;
+    scratch_.resize(items.size());
+    for (int i = 0; i < num_passes; ++i) pass(items, rank, i * digit_bits, digit_bits);
   }
 
  private:
-  struct Entry {
-    std::uint32_t rank;  // largest key minus this key: ascending rank is descending key
-    Item item;
-  };
   static constexpr std::size_t max_insertion = 24;
-  static constexpr int digit_bits = 8;
+  static constexpr int max_digit_bits = 11;
 
-  // Fill entries_ and range_; true when the items are in order already.
   template <class Key>
-  bool load(const std::vector<Item>& items, Key key) {
-    const std::size_t count = items.size();
-    entries_.resize(count);
-    scratch_.resize(count);
-    std::int32_t largest = key(items[0]);
-    std::int32_t smallest = largest;
-    std::int32_t previous = largest;
-    bool in_order = true;
-    for (std::size_t i = 0; i < count; ++i) {
-      const std::int32_t value = key(items[i]);
-      in_order &= value <= previous;
-      previous = value;
-      largest = std::max(largest, value);
-      smallest = std::min(smallest, value);
-      entries_[i] = {static_cast<std::uint32_t>(value), items[i]};
-    }
-    if (in_order) return true;
-    for (std::size_t i = 0; i < count; ++i) entries_[i].rank = static_cast<std::uint32_t>(largest) - entries_[i].rank;
-    range_ = static_cast<std::uint32_t>(largest - smallest);
-    return false;
-  }
-
-  void insertion_sort(std::size_t count) {
-    for (std::size_t i = 1; i < count; ++i) {
-      const Entry entry = entries_[i];
+  static void insertion_sort(std::vector<Item>& items, Key key) {
+    for (std::size_t i = 1; i < items.size(); ++i) {
+      const Item item = items[i];
       std::size_t at = i;
-      for (; at > 0 && entries_[at - 1].rank > entry.rank; --at) entries_[at] = entries_[at - 1];
-      entries_[at] = entry;
+      for (; at > 0 && key(items[at - 1]) < key(item); --at) items[at] = items[at - 1];
+      items[at] = item;
     }
   }
 
-  void pass(std::size_t count, int shift) {
-    std::array<std::uint32_t, 1 << digit_bits> starts{};
-    const auto digit = [shift](const Entry& entry) { return (entry.rank >> shift) & ((1u << digit_bits) - 1); };
-    for (std::size_t i = 0; i < count; ++i) ++starts[digit(entries_[i])];
+  // Stable sort by one digit of the rank.
+  template <class Rank>
+  void pass(std::vector<Item>& items, Rank rank, int shift, int digit_bits) {
+    const std::size_t num_digits = std::size_t{1} << digit_bits;
+    const auto digit = [&](const Item& item) { return (rank(item) >> shift) & (num_digits - 1); };
+    std::fill_n(starts_.begin(), num_digits, 0u);
+    for (const Item& item : items) ++starts_[digit(item)];
     std::uint32_t sum = 0;
-    for (std::uint32_t& start : starts) {
-      const std::uint32_t here = start;
-      start = sum;
-      sum += here;
+    for (std::size_t i = 0; i < num_digits; ++i) {
+      const std::uint32_t count = starts_[i];
+      starts_[i] = sum;
+      sum += count;
     }
-    for (std::size_t i = 0; i < count; ++i) scratch_[starts[digit(entries_[i])]++] = entries_[i];
-    entries_.swap(scratch_);
+    for (const Item& item : items) scratch_[starts_[digit(item)]++] = item;
+    items.swap(scratch_);
   }
 
-  std::vector<Entry> entries_;
-  std::vector<Entry> scratch_;
-  std::uint32_t range_ = 0;
+  std::vector<Item> scratch_;
+  std::array<std::uint32_t, std::size_t{1} << max_digit_bits> starts_;
 };
 
 }  // namespace thalweg::scheduler

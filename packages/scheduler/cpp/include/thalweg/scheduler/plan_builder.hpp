@@ -5,8 +5,6 @@
 
 namespace thalweg::scheduler {
 
-std::vector<std::int64_t> ids_of(const std::vector<Sequence*>& sequences);
-
 // Write down what the rows of `step` compute, as arrays of their own, and count the step as scheduled for each of them.
 StepPlan build_plan(CoreState& state, const Step& step);
 

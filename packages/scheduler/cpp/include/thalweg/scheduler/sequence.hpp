@@ -2,7 +2,10 @@
 
 #include <cstdint>
 #include <deque>
+#include <memory_resource>
 #include <vector>
+
+#include "thalweg/scheduler/token_log.hpp"
 
 namespace thalweg::scheduler {
 
@@ -20,46 +23,42 @@ enum class Status : std::int8_t {
 
 constexpr bool is_final(Status status) noexcept { return status >= Status::finished_stopped; }
 
-// What the scheduler keeps of one request. The fields that every decode step touches come first.
+// What the scheduler keeps of one request. What every decode step touches comes first and fits three cache lines.
 struct alignas(64) Sequence {
-  std::vector<std::int32_t> tokens;  // prompt and accepted output, never drafts
-  std::vector<std::int32_t> blocks;  // block table, in order of position
+  std::pmr::vector<std::int32_t> blocks;  // block table, in order of position
   std::int32_t prompt_length = 0;
-  std::int32_t computed = 0;     // leading tokens whose cache entries exist
-  std::int32_t length_cap = 0;   // the sequence ends when it has this many tokens
-  std::int32_t end_token = -1;   // ends the sequence when sampled; -1 = none
-  std::int32_t state_slot = -1;  // -1 = owns none
-  std::int32_t draft_slot = 0;   // 0 = owns none
-  std::vector<std::int32_t> drafts;       // attached to the next decode row; empty or draft_length of them
-  std::vector<float> draft_confidences;   // of `drafts`; empty = unknown
-  std::uint32_t schedule_count = 0;  // steps planned with this sequence since it last (re)started
-  std::uint32_t process_count = 0;   // of those, processed
+  std::int32_t computed = 0;         // leading tokens whose cache entries exist
+  std::int32_t state_slot = -1;      // -1 = owns none
+  std::int32_t draft_slot = 0;       // 0 = owns none; the drafts themselves are in the DraftTable
+  std::int32_t num_drafts = 0;       // attached to the next decode row
   Status status = Status::waiting;
-  std::int8_t structured_status = 0;  // not 0: constrained by a grammar, cannot be recomputed
+  std::int8_t structured_status = 0;  // not 0: constrained by a grammar, cannot be recomputed; -1: failed
   bool has_draft_info = false;        // the draft slot was written and not read since
   bool is_schedulable = true;
-  bool is_reported = false;  // its one final record is out
-  bool is_held = false;      // memory outlives `release`
-  bool is_kept = false;      // `release` passed it over because it was held
-  bool has_left = false;     // listed as finished or dropped by a plan whose result was processed
+  std::int32_t length_cap = 0;       // the sequence ends when it has this many tokens
+  std::int32_t end_token = -1;       // ends the sequence when sampled; -1 = none
   std::int64_t id = -1;
+  std::uint32_t schedule_count = 0;  // steps planned with this sequence since it last (re)started
+  std::uint32_t process_count = 0;   // of those, processed
+  TokenLog tokens;                   // prompt and accepted output, never drafts
+  bool is_reported = false;          // its one final record is out
+  bool is_held = false;              // memory outlives `release`
+  bool is_kept = false;              // `release` passed it over because it was held
+  bool has_left = false;             // listed as finished or dropped by a plan whose result was processed
   std::deque<std::int32_t> checkpoints;  // ascending positions at which a prefill chunk must end
 
-  std::int32_t length() const noexcept { return static_cast<std::int32_t>(tokens.size()); }
+  explicit Sequence(std::pmr::memory_resource* block_tables) : blocks(block_tables) {}
+
+  std::int32_t length() const noexcept { return tokens.size(); }
   std::int32_t num_outputs() const noexcept { return length() - prompt_length; }
-  std::int32_t num_drafts() const noexcept { return static_cast<std::int32_t>(drafts.size()); }
   bool is_finished() const noexcept { return is_final(status); }
   bool owns_memory() const noexcept { return state_slot >= 0 || !blocks.empty(); }
-
-  // Tokens that need a place in the cache once the next decode row is planned.
-  std::int64_t reserved_tokens() const noexcept { return static_cast<std::int64_t>(tokens.size() + drafts.size()); }
 
   // Forget everything computed: prompt and output are prefilled again as one prompt.
   void restart() noexcept {
     status = Status::waiting;
     computed = 0;
-    drafts.clear();
-    draft_confidences.clear();
+    num_drafts = 0;
     schedule_count = 0;
     process_count = 0;
     has_draft_info = false;

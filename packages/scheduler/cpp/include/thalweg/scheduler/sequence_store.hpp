@@ -2,6 +2,8 @@
 
 #include <cstdint>
 #include <deque>
+#include <memory>
+#include <memory_resource>
 #include <unordered_map>
 #include <vector>
 
@@ -9,14 +11,15 @@
 
 namespace thalweg::scheduler {
 
-// Owns the sequences, finds them by id, and keeps them close together in memory. Addresses are stable.
+// Owns the sequences and finds them by id. Records and block tables each lie close together, wherever the heap has
+// room: every step visits them all. Addresses are stable.
 class SequenceStore {
  public:
   // A fresh sequence with the next id.
   Sequence& create() {
     Sequence* sequence;
     if (vacant_.empty()) {
-      sequence = &storage_.emplace_back();
+      sequence = &storage_.emplace_back(&block_tables_);
     } else {
       sequence = vacant_.back();
       vacant_.pop_back();
@@ -34,7 +37,8 @@ class SequenceStore {
 
   void destroy(Sequence& sequence) {
     by_id_.erase(sequence.id);
-    sequence = Sequence{};
+    std::destroy_at(&sequence);
+    std::construct_at(&sequence, &block_tables_);
     vacant_.push_back(&sequence);
   }
 
@@ -46,6 +50,7 @@ class SequenceStore {
   }
 
  private:
+  std::pmr::unsynchronized_pool_resource block_tables_;
   std::deque<Sequence> storage_;
   std::vector<Sequence*> vacant_;
   std::unordered_map<std::int64_t, Sequence*> by_id_;

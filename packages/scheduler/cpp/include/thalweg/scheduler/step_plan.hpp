@@ -1,7 +1,9 @@
 #pragma once
 
 #include <cstdint>
-#include <vector>
+#include <span>
+
+#include "thalweg/scheduler/array_storage.hpp"
 
 namespace thalweg::scheduler {
 
@@ -21,31 +23,49 @@ struct StepStats {
   std::int64_t num_free_state_slots = 0;
 };
 
-// The fields of thalweg.interfaces.StepPlan that this scheduler fills, same names, same shapes (row-major).
-// The others are constant here: no copies, nothing to clear, no step in flight.
+// How many elements the arrays of a plan have.
+struct PlanShape {
+  std::size_t rows = 0;
+  std::size_t tail_length = 1;
+  std::size_t draft_width = 0;  // draft columns: 0 in prefill
+  std::size_t num_blocks = 0;
+  std::size_t num_chunk_tokens = 0;  // prefill only
+  std::size_t num_next_tokens = 0;   // rows in prefill, 0 in decode
+  std::size_t num_finished = 0;
+  std::size_t num_dropped = 0;
+  std::size_t num_restarted = 0;
+};
+
+// The fields of thalweg.interfaces.StepPlan that this scheduler fills: same names, same shapes, row-major, owned by the
+// plan. The others are constant here: no copies, nothing to clear.
 struct StepPlan {
+  StepPlan() = default;
+  explicit StepPlan(const PlanShape& shape);
+
   std::int64_t step = 0;
   StepKind kind = StepKind::decode;
   std::int64_t num_batched_tokens = 0;
-  std::vector<std::int64_t> sequence_ids;
-  std::vector<std::int32_t> query_lengths;
-  std::vector<std::int32_t> context_lengths;
-  std::vector<std::int32_t> committed_lengths;
-  std::vector<std::int32_t> prompt_lengths;
-  std::vector<std::int32_t> block_offsets;
-  std::vector<std::int32_t> block_ids;
-  std::vector<std::int32_t> state_slots;
-  std::vector<std::int32_t> window_valid_start;
-  std::vector<std::int32_t> tail_token_ids;
-  std::vector<std::int32_t> token_ids;
-  std::vector<std::int32_t> next_token_ids;
-  std::vector<std::int32_t> draft_token_ids;
-  std::vector<std::int32_t> draft_read_slots;
-  std::vector<std::int32_t> draft_write_slots;
-  std::vector<std::int32_t> previous_rows;
-  std::vector<std::int64_t> finished_ids;
-  std::vector<std::int64_t> dropped_ids;
-  std::vector<std::int64_t> restarted_ids;
+  PlanShape shape;
+  ArrayStorage storage;
+  std::span<std::int64_t> sequence_ids;
+  std::span<std::int64_t> finished_ids;
+  std::span<std::int64_t> dropped_ids;
+  std::span<std::int64_t> restarted_ids;
+  std::span<std::int32_t> query_lengths;
+  std::span<std::int32_t> context_lengths;
+  std::span<std::int32_t> committed_lengths;
+  std::span<std::int32_t> prompt_lengths;
+  std::span<std::int32_t> block_offsets;
+  std::span<std::int32_t> block_ids;
+  std::span<std::int32_t> state_slots;
+  std::span<std::int32_t> window_valid_start;
+  std::span<std::int32_t> tail_token_ids;
+  std::span<std::int32_t> token_ids;
+  std::span<std::int32_t> next_token_ids;
+  std::span<std::int32_t> draft_token_ids;
+  std::span<std::int32_t> draft_read_slots;
+  std::span<std::int32_t> draft_write_slots;
+  std::span<std::int32_t> previous_rows;
   StepStats stats;
 };
 

@@ -2,7 +2,8 @@
 
 #include <cstdint>
 #include <span>
-#include <vector>
+
+#include "thalweg/scheduler/array_storage.hpp"
 
 namespace thalweg::scheduler {
 
@@ -17,18 +18,30 @@ struct StepResult {
   bool has_row_status = false;
 };
 
-// The fields of thalweg.interfaces.StepOutcome, same names, row-major.
+// The fields of thalweg.interfaces.StepOutcome, same names, row-major, owned by the outcome.
 struct StepOutcome {
-  std::vector<std::int32_t> token_offsets;
-  std::vector<std::int32_t> token_ids;
-  std::vector<std::int32_t> num_output_tokens;
-  std::vector<std::int8_t> finish_reasons;
-  std::vector<std::int32_t> num_verified;
-  std::vector<std::int32_t> num_accepted;
-  std::vector<float> verified_confidences;
-  std::vector<std::int64_t> closed_ids;
-  std::vector<std::int8_t> closed_reasons;
-  std::vector<std::int32_t> closed_num_output_tokens;
+  StepOutcome() = default;
+  // max_tokens and max_closed: room for `token_ids` and `closed_*`, which start empty and grow in place.
+  StepOutcome(std::size_t rows, std::size_t draft_length, std::size_t max_tokens, std::size_t max_closed);
+
+  ArrayStorage storage;
+  std::span<std::int64_t> closed_ids;
+  std::span<std::int32_t> token_offsets;
+  std::span<std::int32_t> token_ids;
+  std::span<std::int32_t> num_output_tokens;
+  std::span<std::int32_t> num_verified;
+  std::span<std::int32_t> num_accepted;
+  std::span<std::int32_t> closed_num_output_tokens;
+  std::span<float> verified_confidences;
+  std::span<std::int8_t> finish_reasons;
+  std::span<std::int8_t> closed_reasons;
 };
+
+// One more element at the end of an array that has room.
+template <class Value>
+void grow(std::span<Value>& values, Value value) {
+  values = {values.data(), values.size() + 1};
+  values.back() = value;
+}
 
 }  // namespace thalweg::scheduler
