@@ -82,6 +82,8 @@ def test_groups_that_do_not_add_up_are_refused() -> None:
         grouped_matmul(x, [4], weights)
     with pytest.raises(ConfigError, match=r"matmul got x \[4, 8\] and weight \[3, 7\]"):
         grouped_matmul(x, [2, 2], [weights[0], random(3, 7)])
+    with pytest.raises(ConfigError, match=r"weights have shapes \[3, 8\] and \[5, 8\]; all must have one shape"):
+        grouped_matmul(x, [2, 2], [weights[0], random(5, 8)])
 
 
 def test_sums_of_exactly_representable_products_are_exact() -> None:

@@ -20,6 +20,7 @@ from thalweg.kernels.reference.numerics import carried
 TILE_ROWS = 16
 LOW_TILES = (4, 8)
 TALL_TILE = 64
+PROBE_LIMIT = 1 << 22
 
 
 def matmul(x: Tensor, weight: Tensor) -> Tensor:
@@ -43,6 +44,10 @@ def grouped_matmul(x: Tensor, counts: Sequence[int], weights: Sequence[Tensor]) 
     used = [(count, weight) for count, weight in zip(counts, weights, strict=True) if count]
     for _, weight in used:
         _check(x, weight)
+        if weight.shape != used[0][1].shape:
+            raise ConfigError(
+                f"weights have shapes {list(used[0][1].shape)} and {list(weight.shape)}; all must have one shape"
+            )
     if not used:
         return x.new_empty(0, weights[0].shape[0])
     value = carried(x)
@@ -163,11 +168,13 @@ def _tiles(x: Tensor, weight: Tensor, height: int) -> Tensor:
 
 @functools.cache
 def _agrees(height: int, depth: int, width: int, dtype: torch.dtype, device: torch.device) -> bool:
-    """Whether tiles of this height give random rows the bits that tiles of 16 rows give them."""
-    with torch.no_grad(), torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        x = torch.randn(TALL_TILE, depth, dtype=torch.float64).to(device, dtype)
-        weight = torch.randn(width, depth, dtype=torch.float64).to(device, dtype)
+    """Whether tiles of this height give random rows the bits that tiles of 16 rows give them; no for huge weights."""
+    if depth * width > PROBE_LIMIT:
+        return False
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        x = torch.randn(TALL_TILE, depth, dtype=torch.float64, generator=generator).to(device, dtype)
+        weight = torch.randn(width, depth, dtype=torch.float64, generator=generator).to(device, dtype)
         return torch.equal(_tiles(x, weight, height), _tiles(x, weight, TILE_ROWS))
 
 
