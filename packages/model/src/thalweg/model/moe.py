@@ -64,47 +64,41 @@ class MixtureOfExperts:
         """gate_up: E of [2i, h], gate rows first; down: E of [h, i]; the shared expert is one more of each."""
         self._layer = layer
         self._router = router
-        self._gate_up = gate_up
-        self._down = down
-        self._shared_gate_up = shared_gate_up
-        self._shared_down = shared_down
+        self._gate_up = (*gate_up, shared_gate_up)
+        self._down = (*down, shared_down)
         self._limit = limit
         self._numerics = numerics
 
     def __call__(self, hidden: torch.Tensor, batch: ForwardBatch, trace: Trace | None) -> torch.Tensor:
         """hidden: [n, h] normed rows."""
-        n = self._numerics
         ids, weights = self._router(hidden, batch)
         if trace is not None:
             trace.record("expert_idx", self._layer, ids)
             trace.record("expert_w", self._layer, weights)
-        quantised = n.mxfp8(hidden)
-        routed = self._routed(quantised, ids, weights)
-        shared = self._activated(n.linear(quantised, self._shared_gate_up), None)
-        shared = n.linear(shared, self._shared_down)
+        routed, shared = self._outputs(hidden, ids, weights)
         # Slot by slot, then the shared expert: a fixed order, whatever the batch.
         total = routed[:, 0]
         for slot in range(1, ids.shape[1]):
             total = total + routed[:, slot]
-        return n.bf16(total + shared)
+        return self._numerics.bf16(total + shared)
 
-    def _routed(self, quantised: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-        """Outputs per (row, slot), [n, k, h]; zero where no expert was chosen.
+    def _outputs(
+        self, hidden: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Routed outputs per (row, slot) [n, k, h], zero where no expert was chosen, and shared outputs [n, h].
 
-        Only the products run expert by expert; all that is elementwise runs once, on rows sorted by expert.
+        Rows are sorted by expert; the shared expert is one more, which all rows visit with weight 1. Only the products
+        run expert by expert, all that is elementwise runs once.
         """
-        n, grouped = self._numerics, self._numerics.ops.grouped_matmul
+        n, ops = self._numerics, self._numerics.ops
         num_rows, slots = ids.shape
-        unused, *counts = torch.bincount(ids.flatten() + 1, minlength=len(self._down) + 1).tolist()
+        unused, *counts = torch.bincount(ids.flatten() + 1, minlength=len(self._down)).tolist()
         order = torch.argsort(ids.flatten(), stable=True)[unused:]
-        gate_up = n.bf16(grouped(quantised[order // slots], counts, self._gate_up))
-        products = self._activated(gate_up, weights.flatten()[order])
-        down = n.bf16(grouped(products, counts, self._down))
-        outputs = quantised.new_zeros(num_rows * slots, quantised.shape[1])
-        return outputs.index_copy(0, order, down).view(num_rows, slots, -1)
-
-    def _activated(self, gate_up: torch.Tensor, weights: torch.Tensor | None) -> torch.Tensor:
-        """The quantised SwiGLU product [n, i] of gate and up halves [n, 2i], times weights [n]."""
-        n = self._numerics
-        gate, up = gate_up.chunk(2, dim=-1)
-        return n.mxfp8(n.f32(n.ops.swiglu(gate, up, self._limit, weights)))
+        counts.append(num_rows)
+        rows = torch.cat([order // slots, torch.arange(num_rows, device=ids.device)])
+        row_weights = torch.cat([weights.flatten()[order], weights.new_ones(num_rows)])
+        gate, up = n.bf16(ops.grouped_matmul(n.mxfp8(hidden)[rows], counts, self._gate_up)).chunk(2, dim=-1)
+        products = n.mxfp8(n.f32(ops.swiglu(gate, up, self._limit, row_weights)))
+        outputs = n.bf16(ops.grouped_matmul(products, counts, self._down))
+        routed = outputs.new_zeros(num_rows * slots, outputs.shape[1]).index_copy(0, order, outputs[:-num_rows])
+        return routed.view(num_rows, slots, -1), outputs[-num_rows:]
