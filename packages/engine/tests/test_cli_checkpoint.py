@@ -125,6 +125,31 @@ def test_config_names_the_origin_of_every_value(
     assert values["max_num_seqs"] == {"value": 7, "origin": "THALWEG_MAX_NUM_SEQS"}
 
 
+@pytest.mark.parametrize("command", [["config", "--model"], ["config", "--json", "--model"], ["inspect"]])
+def test_commands_that_compute_nothing_import_no_torch(checkpoint: str, command: list[str]) -> None:
+    code = (
+        "import sys\n"
+        "from thalweg.engine.cli import main\n"
+        f"status = main({[*command, checkpoint]!r})\n"
+        "print(status, sorted({'torch', 'tokenizers'} & set(sys.modules)))"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.endswith("\n0 []\n")
+
+
+def test_config_points_out_unknown_variables_beside_its_json(
+    checkpoint: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("THALWEG_MAX_NUM_SEQ", "8")
+    assert main(["config", "--model", checkpoint, "--json"]) == 0
+    assert "THALWEG_MAX_NUM_SEQ is set" in capsys.readouterr().err
+
+
+def test_config_refuses_what_generate_would_refuse(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["config", "--max-model-len", "10000000"]) == 2
+    assert "max_model_len is 10000000; the checkpoint has" in capsys.readouterr().err
+
+
 def test_config_without_any_checkpoint_still_shows_the_options(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
 import logging
-from pathlib import Path
 
 from thalweg.cache import CacheGeometry, CachePools, MetadataShape, compute_layout
 from thalweg.engine.admission import Admission, Limits
+from thalweg.engine.checkpoint import checkpoint_directory
 from thalweg.engine.config import EngineConfig
 from thalweg.engine.engine import LLMEngine
 from thalweg.engine.inputs import InputBuilder
@@ -16,7 +15,7 @@ from thalweg.engine.runner import ModelRunner
 from thalweg.engine.sampler import Sampler
 from thalweg.engine.token_rows import CompressedVocabulary
 from thalweg.engine.tokenizer import Tokenizer
-from thalweg.interfaces import ConfigError, load_backend
+from thalweg.interfaces import load_backend
 from thalweg.kernels import bind
 from thalweg.model import Model, ModelConfig
 from thalweg.scheduler import Scheduler
@@ -61,21 +60,6 @@ def build_engine(config: EngineConfig) -> LLMEngine:
     inputs = InputBuilder(MetadataShape.of(geometry), sizes.table_width, compressed_vocabulary(model), backend.device)
     _LOG.info("loaded %s: %d cache blocks, %d state slots", path, sizes.num_blocks, sizes.num_state_slots)
     return LLMEngine(scheduler, ModelRunner(model, pools, inputs, Sampler(ops)), tokenizer, admission)
-
-
-def checkpoint_directory(config: EngineConfig) -> Path:
-    """Where the checkpoint lies. Raises ConfigError when none is given and thalweg-tiny is not installed."""
-    if config.model is not None:
-        return Path(config.model)
-    try:
-        tiny = importlib.import_module("thalweg.tiny")
-    except ImportError as error:
-        raise ConfigError(
-            "model is None and the distribution thalweg-tiny is not installed; install it, give a checkpoint "
-            "directory, or write a small random one with `thalweg tiny DIR`"
-        ) from error
-    path: Path = tiny.checkpoint_path()
-    return path
 
 
 def cache_geometry(facts: ModelConfig, config: EngineConfig) -> CacheGeometry:

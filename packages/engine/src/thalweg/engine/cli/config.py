@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
+from pathlib import Path
 
+from thalweg.engine.checkpoint import checkpoint_directory
 from thalweg.engine.cli.options import add_engine_options, engine_config
 from thalweg.engine.cli.table import render
 from thalweg.engine.config import EngineConfig, Origin, ResolvedOption
@@ -24,27 +27,26 @@ def run(arguments: argparse.Namespace) -> int:
     config = engine_config(arguments).with_defaults(stop_preempted_request=False)
     notes = [_unknown_note(name, close) for name, close in unknown_variables().items()]
     try:
-        config = _settled(config)
-    except ConfigError as error:
-        if config.model is not None:
-            raise
+        directory = checkpoint_directory(config)
+    except ConfigError as error:  # no model yet: the options can be shown all the same
         notes.append(str(error))
+    else:
+        config = _settled(config, directory)
     options = config.resolved()
     if arguments.json:
         print(json.dumps({o.field.name: {"value": o.value, "origin": _origin(o)} for o in options}, indent=2))
-        return 0
-    print(render(("option", "value", "origin"), [(o.field.name, _show(o.value), _origin(o)) for o in options]))
+    else:
+        print(render(("option", "value", "origin"), [(o.field.name, _show(o.value), _origin(o)) for o in options]))
     for note in notes:
-        print(f"note: {note}")
+        print(f"note: {note}", file=sys.stderr if arguments.json else sys.stdout)
     return 0
 
 
-def _settled(config: EngineConfig) -> EngineConfig:
+def _settled(config: EngineConfig, directory: Path) -> EngineConfig:
     """With the defaults that depend on the checkpoint."""
-    from thalweg.engine.assembly import checkpoint_directory
     from thalweg.model import ModelConfig
 
-    facts = ModelConfig.from_file(checkpoint_directory(config))
+    facts = ModelConfig.from_file(directory)
     return config.for_checkpoint(max_position_embeddings=facts.max_position_embeddings)
 
 
