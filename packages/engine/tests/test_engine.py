@@ -188,10 +188,18 @@ def test_nothing_stops_an_output_before_min_tokens(bench: Bench) -> None:
         ([-1], "prompt token 0 is -1"),
         ([0.5], "token ids must be integers"),
         ([True], "token ids must be integers"),
-        ([[1, 2]], "2 dimensions"),
-        ([[1], [2, 3]], "neither a text nor a flat list"),
-        ([2**70], "token ids must be integers"),
-        (None, "0 dimensions"),
+        ([1, True], "prompt token 1 is True; token ids must be integers"),
+        (["abc"], "prompt token 0 is 'abc'; token ids must be integers"),
+        ([[1, 2]], r"prompt token 0 is \[1, 2\]; token ids must be integers"),
+        ([[1], [2, 3]], r"prompt token 0 is \[1\]; token ids must be integers"),
+        (np.array([[1, 2]]), r"prompt token 0 is \[1, 2\]; token ids must be integers"),
+        (np.array([1.5]), r"prompt token 0 is 1\.5; token ids must be integers"),
+        (np.array(5), "prompt is 5; it must be a text or a flat list of token ids"),
+        ([3, 2**70], f"prompt token 1 is {2**70}; it must be in 0..{VOCAB - 1}"),
+        ([2**64 - 1, -1], f"prompt token 0 is {2**64 - 1}; it must be in 0..{VOCAB - 1}"),
+        ([10**5000], "prompt token 0 is an integer of 16610 bits; it must be in"),
+        (b"bytes", "prompt is b'bytes'; it must be a text or a flat list of token ids"),
+        (None, "prompt is None; it must be a text or a flat list of token ids"),
         ([5] * 65, "the prompt has 65 tokens; max_model_len is 64"),
         ("bad \ud800 text", "lone surrogate"),
     ],
@@ -225,6 +233,51 @@ def test_bad_sampling_options_are_refused(bench: Bench) -> None:
     with pytest.raises(ConfigError, match="unknown sampling option 'temprature'"):
         bench.engine.add_request("r", "x", {"temprature": 1})
     assert not bench.engine.has_unfinished()
+
+
+@pytest.mark.parametrize("core", [Scheduler, reference.Scheduler])
+def test_no_sequence_of_bad_inputs_leaks_anything_or_touches_the_good_ones(tokenizer: Tokenizer, core: type) -> None:
+    bad: list[tuple[object, object, object]] = [
+        ("", "", params()),
+        ("bad", "", params()),
+        ("bad", [VOCAB], params()),
+        ("bad", [[1]], params()),
+        ("bad", [5] * 65, params()),
+        ("bad", "x", 3),
+        ("bad", "x", {"temprature": 1}),
+        ("bad", "x", {"seed": 1.5}),
+        ("bad", "x", params(stop_token_ids=(VOCAB,))),
+        ("good 0", "x", params()),
+    ]
+    generator = np.random.default_rng(7)
+    bench = Bench(tokenizer, core=core, num_blocks=12)
+    bench.engine.add_request("good 0", "z", params(max_tokens=60))
+    for index in range(1, 60):
+        for choice in generator.integers(len(bad), size=3):
+            with pytest.raises((RequestError, ConfigError, TypeError)):
+                bench.engine.add_request(*bad[choice])  # type: ignore[arg-type]
+        if index % 6 == 0:
+            bench.engine.add_request(f"good {index}", "z", params(max_tokens=8))
+        assert bench.engine.abort_request(["bad", "", "nobody"]) == 0
+        bench.step()
+    finals = bench.drain()
+    assert set(finals) == {f"good {index}" for index in range(0, 60, 6)}
+    for name, final in finals.items():
+        assert final.error is None
+        assert final.outputs[0].text == ((LETTERS * 3)[:60] if name == "good 0" else "abcdefgh")
+    state = bench.scheduler.debug_state()
+    assert not state["waiting"] + state["running"]
+    assert not state["sequences"]
+    assert not list(bench.engine._table)
+
+
+def test_outputs_handed_back_come_again_with_the_next_step(bench: Bench) -> None:
+    bench.engine.add_request("r", "z", params(max_tokens=2))
+    first = bench.engine.step()
+    bench.engine.hand_back(first)
+    second = bench.engine.step()
+    assert second[:-1] == first
+    assert second[-1].finished
 
 
 def test_a_request_id_is_unique_while_it_is_in_use(bench: Bench) -> None:
@@ -347,6 +400,7 @@ def test_a_closed_engine_takes_nothing(bench: Bench) -> None:
     with bench.engine as engine:
         engine.add_request("r", "z", params())
     assert bench.runner.is_closed
+    engine.abort_request("r")
     assert not engine.has_unfinished()
     with pytest.raises(EngineFailedError, match="the engine is closed"):
         engine.add_request("s", "z", params())

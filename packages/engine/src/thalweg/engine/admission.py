@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,6 +15,9 @@ from thalweg.engine.requests import RequestState, SamplingRow
 from thalweg.engine.stop import StopChecker
 from thalweg.engine.tokenizer import Tokenizer
 from thalweg.interfaces import ConfigError, RequestError, SamplingParams
+
+_LARGEST_TEMPERATURE = float(np.finfo(np.float32).max)
+_SMALLEST_TOP_P = float(np.finfo(np.float32).tiny)
 
 
 class PromptTooLongError(RequestError):
@@ -53,7 +57,7 @@ class Admission:
         prompt_text: str | None = None,
     ) -> RequestState:
         """The state of a new request. Raises RequestError or ConfigError saying what is wrong with it."""
-        sampling_params = _to_params(params)
+        sampling_params = to_params(params)
         if isinstance(prompt, str):
             if not prompt:
                 raise RequestError("the prompt is empty; at least one character is needed")
@@ -71,23 +75,20 @@ class Admission:
             arrival_s=self._clock(),
         )
 
-    def _check_ids(self, token_ids: object) -> tuple[int, ...]:
-        try:
-            array = np.asarray(token_ids)
-        except ValueError as error:
-            raise RequestError(f"prompt is neither a text nor a flat list of token ids: {error}") from None
-        if array.ndim != 1:
-            raise RequestError(f"prompt has {array.ndim} dimensions; it must be a text or a flat list of token ids")
-        if not array.size:
+    def _check_ids(self, prompt: object) -> tuple[int, ...]:
+        if hasattr(prompt, "tolist"):  # a numpy array or a torch tensor
+            prompt = prompt.tolist()
+        if isinstance(prompt, bytes | bytearray) or not isinstance(prompt, Sequence):
+            raise RequestError(f"prompt is {_shown(prompt)}; it must be a text or a flat list of token ids")
+        if not prompt:
             raise RequestError("the prompt is empty; at least one token is needed")
-        if array.dtype.kind not in "iu":
-            raise RequestError(f"prompt holds {array.dtype} values; token ids must be integers")
-        bad = np.flatnonzero((array < 0) | (array >= self._limits.vocab_size))
-        if bad.size:
-            raise RequestError(
-                f"prompt token {int(bad[0])} is {int(array[bad[0]])}; it must be in 0..{self._limits.vocab_size - 1}"
-            )
-        return tuple(array.tolist())
+        highest = self._limits.vocab_size - 1
+        for index, token_id in enumerate(prompt):
+            if isinstance(token_id, bool) or not isinstance(token_id, int | np.integer):
+                raise RequestError(f"prompt token {index} is {_shown(token_id)}; token ids must be integers")
+            if not 0 <= token_id <= highest:
+                raise RequestError(f"prompt token {index} is {_shown(token_id)}; it must be in 0..{highest}")
+        return tuple(map(int, prompt))
 
     def _check_length(self, length: int) -> None:
         limits = self._limits
@@ -110,8 +111,10 @@ class Admission:
         # Always drawn, so that a request with a seed of its own does not shift the seeds of later ones.
         drawn = int(self._seeds.integers(0, 2**64, dtype=np.uint64))
         return SamplingRow(
-            temperature=params.temperature,
-            top_p=params.top_p,
+            # The sampler computes in float32. Beyond its range these values mean what the last ones inside it mean:
+            # no preference at all, the most likely token alone.
+            temperature=min(params.temperature, _LARGEST_TEMPERATURE),
+            top_p=max(params.top_p, _SMALLEST_TOP_P),
             top_k=params.top_k,
             seed=drawn if params.seed is None else params.seed,
             min_tokens=params.min_tokens,
@@ -119,7 +122,8 @@ class Admission:
         )
 
 
-def _to_params(params: object) -> SamplingParams:
+def to_params(params: object) -> SamplingParams:
+    """Sampling parameters from what callers may give; None means the defaults. Raises ConfigError."""
     if params is None:
         return SamplingParams()
     if isinstance(params, SamplingParams):
@@ -127,3 +131,10 @@ def _to_params(params: object) -> SamplingParams:
     if isinstance(params, Mapping):
         return SamplingParams.from_dict(params)
     raise ConfigError(f"sampling_params is {type(params).__name__}; it must be SamplingParams, a mapping or None")
+
+
+def _shown(value: object) -> str:
+    """A short text for a message, whatever the size of the value."""
+    if isinstance(value, int) and value.bit_length() > 128:  # Python refuses to print really long ones
+        return f"an integer of {value.bit_length()} bits"
+    return reprlib.repr(value)

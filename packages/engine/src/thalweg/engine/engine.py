@@ -126,9 +126,15 @@ class LLMEngine:
         outputs, self._ready = self._ready, []
         return outputs
 
+    def hand_back(self, outputs: Sequence[RequestOutput]) -> None:
+        """Return these outputs again with the next `step` or `flush`: a caller who met those of another gives them."""
+        self._ready += outputs
+
     def has_unfinished(self) -> bool:
         """Whether `step` has anything left to do or to return; true for one step more after the last token."""
-        return bool(self._ready) or (self._failure is None and not self._is_closed and self._scheduler.has_unfinished)
+        if self._is_closed:
+            return False
+        return bool(self._ready) or (self._failure is None and self._scheduler.has_unfinished)
 
     @property
     def failure(self) -> str | None:
