@@ -1,4 +1,5 @@
 import dataclasses
+from pathlib import Path
 
 import pytest
 
@@ -74,6 +75,8 @@ def test_an_unknown_option_names_close_matches() -> None:
         ("num_blocks", 1, "num_blocks is 1"),
         ("memory_fraction", 1.5, "memory_fraction is 1.5"),
         ("slot_ratio", 0.5, "slot_ratio is 0.5"),
+        ("memory_fraction", 10**400, "memory_fraction is 1000"),
+        ("confidence_temperatures", 1.0, r"confidence_temperatures is 1\.0; only \(\) is accepted"),
         ("max_num_seqs", 0, "max_num_seqs is 0"),
         ("expert_parallel_size", 2, "expert is 2"),
         ("draft_length", 5, "draft_length is 5; only None or 0 is accepted, this version has no drafter"),
@@ -90,6 +93,11 @@ def test_an_unknown_option_names_close_matches() -> None:
 def test_a_bad_value_names_the_option_and_what_is_accepted(name: str, value: object, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         EngineConfig.build(environ={}, **{name: value})
+
+
+def test_paths_may_be_path_objects(tmp_path: Path) -> None:
+    config = EngineConfig.build(environ={}, model=tmp_path, tokenizer=tmp_path / "tokenizer.json")
+    assert (config.model, config.tokenizer) == (str(tmp_path), str(tmp_path / "tokenizer.json"))
 
 
 def test_blocks_and_memory_fraction_exclude_each_other() -> None:

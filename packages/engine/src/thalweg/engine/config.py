@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import enum
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Self, TypeVar
@@ -109,6 +110,9 @@ class EngineConfig:
     def __post_init__(self) -> None:
         for name in ("model", "tokenizer"):
             value = getattr(self, name)
+            if isinstance(value, os.PathLike):
+                value = os.fspath(value)
+                object.__setattr__(self, name, value)
             if value is not None and (not isinstance(value, str) or not value):
                 raise ConfigError(f"{name} is {value!r}; it must be None or a path")
         if not is_int(self.seed) or not 0 <= self.seed < 2**64:

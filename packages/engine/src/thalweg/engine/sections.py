@@ -81,7 +81,7 @@ class SpeculationConfig:
         require_default("variable_length", self.variable_length, False, reason)
         require_default("verification", self.verification, "rejection", reason)
         require_default("draft_positions", self.draft_positions, "per_step", reason)
-        require_default("confidence_temperatures", tuple(self.confidence_temperatures), (), reason)
+        require_default("confidence_temperatures", self.confidence_temperatures, (), reason)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +119,7 @@ class ReplayConfig:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return isinstance(value, int | float) and not isinstance(value, bool) and -math.inf < value < math.inf
 
 
 def _is_pair(value: object) -> bool:
