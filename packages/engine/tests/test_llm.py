@@ -200,6 +200,9 @@ def test_calls_that_contradict_themselves_are_refused(llm: LLM) -> None:
         (lambda: llm.generate(["a", "b"], [SamplingParams()]), "there are 1 sampling_params for 2 prompts"),
         (lambda: llm.generate("a", {"temprature": 1}), "unknown sampling option 'temprature'"),
         (lambda: llm.generate("a", [{"max_tokens": 0}]), "max_tokens is 0"),
+        (lambda: llm.generate("a", 3), "sampling_params is int; it must be one item or a list"),  # type: ignore[arg-type]
+        (lambda: llm.generate(5), "prompts is int; it must be"),  # type: ignore[arg-type]
+        (lambda: llm.generate(prompt_token_ids="abc"), "prompt_token_ids is str; it must be"),  # type: ignore[arg-type]
     ]
     for call, message in cases:
         with pytest.raises(ConfigError, match=message):
@@ -212,14 +215,78 @@ def test_sampling_params_may_be_mappings_one_per_prompt(llm: LLM) -> None:
     assert [output.metrics.num_output_tokens for output in outputs] == [1, 3]
 
 
-def test_an_error_in_the_middle_of_generate_leaves_nothing_behind(llm: LLM) -> None:
+@pytest.mark.parametrize(
+    ("bad", "error", "message"),
+    [
+        (3, ConfigError, "sampling_params is int"),
+        ({"temprature": 1}, ConfigError, "unknown sampling option"),
+        ({"seed": 1.5}, TypeError, "seed is 1.5"),
+    ],
+)
+def test_bad_parameters_of_one_prompt_are_refused_before_any_request_is_queued(
+    llm: LLM, bad: Any, error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        llm.generate(["a", "b"], [SamplingParams(max_tokens=2), bad], use_tqdm=False)
+    assert not llm.engine.has_unfinished()
+    assert_nothing_held(llm)
+
+
+def test_an_error_in_the_middle_of_generate_leaves_nothing_behind(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
     good = SamplingParams(max_tokens=2)
-    with pytest.raises(ConfigError, match="sampling_params is int"):
-        llm.generate(["a", "b"], [good, 3], use_tqdm=False)  # type: ignore[list-item]
+    add_request, calls = llm.engine.add_request, []
+
+    def failing(*args: Any, **kwargs: Any) -> None:
+        calls.append(args)
+        if len(calls) == 3:
+            raise RuntimeError("out of luck")
+        add_request(*args, **kwargs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(llm.engine, "add_request", failing)
+        with pytest.raises(RuntimeError, match="out of luck"):
+            llm.generate(["a", "b", "c"], good, use_tqdm=False)
+    assert llm.engine.flush() == []
     before = llm.engine.statistics.totals.num_output_tokens
     assert llm.generate("a", good, use_tqdm=False)[0].error is None
     assert llm.engine.statistics.totals.num_output_tokens == before + 2
+    assert not llm.engine.has_unfinished()
     assert_nothing_held(llm)
+
+
+def test_a_prompt_of_the_wrong_kind_is_refused_alone(llm: LLM) -> None:
+    params = SamplingParams(temperature=0, max_tokens=2)
+    by_ids = llm.generate(prompt_token_ids=[[5], "abc", None, [[5]]], sampling_params=params, use_tqdm=False)  # type: ignore[list-item]
+    assert by_ids[0].error is None
+    assert "holds the text 'abc'; texts go into prompts" in str(by_ids[1].error)
+    assert "must be a text" in str(by_ids[2].error)
+    assert "prompt token 0 is [5]; token ids must be integers" in str(by_ids[3].error)
+    by_text = llm.generate(["x", [5, 6], None], params, use_tqdm=False)  # type: ignore[list-item]
+    assert by_text[0].error is None
+    assert [output.prompt for output in by_text] == ["x", None, None]
+    assert all("token ids go into prompt_token_ids" in str(output.error) for output in by_text[1:])
+
+
+def test_parameters_beyond_float32_are_served_and_hurt_nobody(llm: LLM) -> None:
+    greedy = SamplingParams(temperature=0, max_tokens=4)
+    sharp = SamplingParams(top_p=1e-300, seed=1, max_tokens=4)
+    flat = [SamplingParams(temperature=hot, seed=1, max_tokens=4) for hot in (10**400, 1e300, 3e38)]
+    outputs = llm.generate(["hello"] * 5, [greedy, sharp, *flat], use_tqdm=False)
+    assert tokens(outputs)[0] == tokens(outputs)[1]
+    assert len(set(tokens(outputs)[2:])) == 1
+
+
+def test_requests_added_to_the_engine_keep_their_outputs_when_generate_runs(llm: LLM) -> None:
+    params = SamplingParams(temperature=0, max_tokens=3)
+    expected = llm.generate(["one", "two"], params, use_tqdm=False)
+    llm.engine.add_request("mine", "one", params)
+    assert llm.generate("two", params, use_tqdm=False)[0].outputs == expected[1].outputs
+    llm.engine.add_request("also mine", "two", params)
+    assert [output.error is None for output in llm.generate([""], use_tqdm=False)] == [False]
+    finals = {}
+    while llm.engine.has_unfinished():
+        finals |= {output.request_id: output for output in llm.engine.step() if output.finished}
+    assert [finals[name].outputs for name in ("mine", "also mine")] == [output.outputs for output in expected]
 
 
 def test_the_progress_bar_counts_requests(llm: LLM, capsys: pytest.CaptureFixture[str]) -> None:
@@ -235,7 +302,7 @@ def test_options_reach_the_engine_from_config_and_overrides(checkpoint: str, mon
     with LLM(config=config, max_num_seqs=2) as llm:
         assert llm.engine.scheduler.blocks.capacity == 9
         assert llm.engine.scheduler.state_slots.capacity == 3
-    with LLM(checkpoint, num_blocks=9, max_model_len=128) as llm:
+    with LLM(Path(checkpoint), num_blocks=9, max_model_len=128) as llm:
         assert llm.engine.scheduler.state_slots.capacity == 4
 
 

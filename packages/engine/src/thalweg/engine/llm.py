@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
 from tqdm import tqdm  # type: ignore[import-untyped]
 
-from thalweg.engine.admission import PromptTooLongError
+from thalweg.engine.admission import PromptTooLongError, to_params
 from thalweg.engine.assembly import build_engine
 from thalweg.engine.config import EngineConfig
 from thalweg.engine.engine import LLMEngine
@@ -28,6 +30,15 @@ Params = SamplingParams | Mapping[str, Any]
 TokenIds = Sequence[int]
 
 
+@dataclass(frozen=True, slots=True)
+class _Prompt:
+    """One prompt as the caller gave it: nothing about it is checked yet."""
+
+    text: Any
+    token_ids: Any = None
+    """None: the text is the prompt. Else the ids are, and the text is only shown."""
+
+
 class LLM:
     """A checkpoint ready to generate.
 
@@ -38,16 +49,22 @@ class LLM:
     Raises ConfigError for an unknown option or a bad value, CheckpointError for a damaged checkpoint.
     """
 
-    def __init__(self, model: str | None = None, *, config: EngineConfig | None = None, **overrides: Any) -> None:
+    def __init__(
+        self, model: str | os.PathLike[str] | None = None, *, config: EngineConfig | None = None, **overrides: Any
+    ) -> None:
         if model is not None:
-            overrides["model"] = str(model)
+            overrides["model"] = model
         config = EngineConfig.build(**overrides) if config is None else config.with_options(**overrides)
         self._engine = build_engine(config.with_defaults(stop_preempted_request=False))
         self._counter = itertools.count()
 
     @property
     def engine(self) -> LLMEngine:
-        """The engine below, for statistics."""
+        """The engine below, for statistics, or to step by hand.
+
+        Requests that were added to it directly run to their end when `generate` is called; their outputs come with the
+        engine's next `step` or `flush`. The ids "generate-0", "generate-1", ... belong to `generate`.
+        """
         return self._engine
 
     def get_tokenizer(self) -> Tokenizer:
@@ -69,21 +86,22 @@ class LLM:
         A prompt that cannot be served gives a finished output with `error` set; the others are not affected.
         Raises ConfigError when lengths disagree or sampling parameters are bad.
         """
-        texts, token_ids = _align(prompts, prompt_token_ids)
-        params = _align_params(sampling_params, len(token_ids))
-        request_ids = [str(next(self._counter)) for _ in token_ids]
+        wanted = _align(prompts, prompt_token_ids)
+        params = _align_params(sampling_params, len(wanted))
+        request_ids = [f"generate-{next(self._counter)}" for _ in wanted]
         finals: dict[str, RequestOutput] = {}
+        others: dict[str, RequestOutput] = {}
         with tqdm(total=len(request_ids), desc="Requests", unit="req", disable=not use_tqdm) as bar:
             try:
-                for request_id, text, prompt, param in zip(request_ids, texts, token_ids, params, strict=True):
+                for request_id, prompt, param in zip(request_ids, wanted, params, strict=True):
                     try:
-                        self._engine.add_request(request_id, prompt, param, prompt_text=text)
+                        self._add(request_id, prompt, param)
                     except RequestError as error:
-                        finals[request_id] = _refused(request_id, text, prompt, error)
+                        finals[request_id] = _refused(request_id, prompt, error)
                         bar.update()
-                self._run(finals, set(request_ids), bar)
+                self._run(set(request_ids), finals, others, bar)
             finally:
-                self._engine.abort_request([request_id for request_id in request_ids if request_id not in finals])
+                self._clear(set(request_ids), others)
         return [finals[request_id] for request_id in request_ids]
 
     def close(self) -> None:
@@ -96,67 +114,90 @@ class LLM:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _run(self, finals: dict[str, RequestOutput], mine: set[str], bar: tqdm) -> None:
+    def _add(self, request_id: str, prompt: _Prompt, params: SamplingParams) -> None:
+        text, token_ids = prompt.text, prompt.token_ids
+        if not isinstance(text, str) and (text is not None or token_ids is None):
+            kind = type(text).__name__
+            raise RequestError(f"the prompt is a {kind}; it must be a text (token ids go into prompt_token_ids)")
+        if isinstance(token_ids, str):
+            raise RequestError(f"prompt_token_ids holds the text {token_ids!r}; texts go into prompts")
+        to_run: Any = text if token_ids is None else token_ids
+        self._engine.add_request(request_id, to_run, params, prompt_text=text)
+
+    def _run(
+        self, mine: set[str], finals: dict[str, RequestOutput], others: dict[str, RequestOutput], bar: tqdm
+    ) -> None:
+        """Step until the engine is idle. others: gets the latest output of each request that is not of this call."""
         num_tokens = 0
-        while True:
-            outputs = self._engine.step() if self._engine.has_unfinished() else self._engine.flush()
-            for output in outputs:
-                if output.finished and output.request_id in mine:
+        while self._engine.has_unfinished():
+            for output in self._engine.step():
+                if output.request_id not in mine:
+                    others[output.request_id] = output
+                elif output.finished:
                     finals[output.request_id] = output
                     num_tokens += output.metrics.num_output_tokens
                     bar.set_postfix(tokens=num_tokens, refresh=False)
                     bar.update()
-            if not self._engine.has_unfinished():
-                return
+
+    def _clear(self, mine: set[str], others: dict[str, RequestOutput]) -> None:
+        """End what an error left of this call, and give other callers their outputs back."""
+        self._engine.abort_request(list(mine))
+        others |= {output.request_id: output for output in self._engine.flush() if output.request_id not in mine}
+        self._engine.hand_back(list(others.values()))
 
 
 def _align(
     prompts: str | Sequence[str] | None, prompt_token_ids: TokenIds | Sequence[TokenIds] | None
-) -> tuple[list[str | None], list[str | TokenIds]]:
-    """The text to show and the prompt to run of each request."""
-    texts = [prompts] if isinstance(prompts, str) else None if prompts is None else list(prompts)
+) -> list[_Prompt]:
+    """One entry per request. Raises ConfigError when it is not clear how many there are."""
+    texts = None if prompts is None else [prompts] if isinstance(prompts, str) else _items("prompts", prompts)
     id_lists = None if prompt_token_ids is None else _to_lists(prompt_token_ids)
     if id_lists is None:
         if texts is None:
             raise ConfigError("prompts and prompt_token_ids are both None; one of them is needed")
-        return list(texts), list(texts)
+        return [_Prompt(text) for text in texts]
     if texts is None:
-        return [None] * len(id_lists), list(id_lists)
+        texts = [None] * len(id_lists)
     if len(texts) != len(id_lists):
         raise ConfigError(
             f"there are {len(texts)} prompts and {len(id_lists)} prompt_token_ids; one per prompt is needed"
         )
-    return list(texts), list(id_lists)
+    return [_Prompt(text, ids) for text, ids in zip(texts, id_lists, strict=True)]
 
 
-def _to_lists(token_ids: Any) -> list[TokenIds]:
-    if isinstance(token_ids, np.ndarray) and token_ids.ndim == 1 and token_ids.dtype != object:
-        return [token_ids.tolist()]
-    items = list(token_ids)
+def _to_lists(token_ids: Any) -> list[Any]:
+    """A list of id lists; a flat list of ids is one prompt."""
+    items = _items("prompt_token_ids", token_ids)
     if items and all(isinstance(item, int | np.integer) for item in items):
         return [items]
     return items
 
 
-def _align_params(params: Any, count: int) -> list[Params | None]:
+def _align_params(params: Any, count: int) -> list[SamplingParams]:
+    """The checked parameters of each request: bad ones are the caller's mistake, before anything runs."""
     if params is None or isinstance(params, SamplingParams | Mapping):
-        # Checked once here: parameters for everybody that are bad are the caller's mistake, not one request's.
-        return [SamplingParams.from_dict(params) if isinstance(params, Mapping) else params] * count
-    listed = list(params)
+        return [to_params(params)] * count
+    listed = _items("sampling_params", params)
     if len(listed) != count:
         raise ConfigError(f"there are {len(listed)} sampling_params for {count} prompts; give one, or one per prompt")
-    return [SamplingParams.from_dict(item) if isinstance(item, Mapping) else item for item in listed]
+    return [to_params(item) for item in listed]
 
 
-def _refused(request_id: str, text: str | None, prompt: object, error: RequestError) -> RequestOutput:
+def _items(name: str, values: Any) -> list[Any]:
+    if isinstance(values, str | bytes | Mapping) or not isinstance(values, Iterable):
+        raise ConfigError(f"{name} is {type(values).__name__}; it must be one item or a list with one per prompt")
+    return list(values)
+
+
+def _refused(request_id: str, prompt: _Prompt, error: RequestError) -> RequestOutput:
     """The output of a request that was never let in."""
     ids: tuple[int, ...] = ()
-    if isinstance(prompt, list | tuple) and all(isinstance(item, int | np.integer) for item in prompt):
-        ids = tuple(map(int, prompt))
+    if isinstance(prompt.token_ids, list | tuple) and all(isinstance(i, int | np.integer) for i in prompt.token_ids):
+        ids = tuple(map(int, prompt.token_ids))
     reason = FinishReason.PROMPT_TOO_LONG if isinstance(error, PromptTooLongError) else FinishReason.ERROR
     return RequestOutput(
         request_id=request_id,
-        prompt=text,
+        prompt=prompt.text if isinstance(prompt.text, str) else None,
         prompt_token_ids=ids,
         prompt_logprobs=None,
         outputs=(
