@@ -7,7 +7,7 @@ import pytest
 from scheduler_testing.cores import Core, small_config
 
 from thalweg.interfaces import ConfigError
-from thalweg.scheduler.config import SchedulerConfig, Sizes, default_num_state_slots
+from thalweg.scheduler.config import SchedulerConfig, Sizes
 
 SIZES: dict[str, Any] = {"num_blocks": 65, "num_state_slots": 11, "block_size": 16, "vocab_size": 1000}
 
@@ -95,10 +95,3 @@ def test_contradicting_sizes_are_refused(
 def test_policy_reference_accepts_the_budget_below_the_model_length_of_its_traces() -> None:
     config = small_config(max_num_batched_tokens=128, chunked_prefill=False, policy="reference")
     assert Sizes.resolve(config, **SIZES).max_num_batched_tokens == 128
-
-
-def test_state_slots_leave_room_for_half_prefilled_sequences() -> None:
-    assert default_num_state_slots(256) == 308
-    assert default_num_state_slots(1) == 2
-    with pytest.raises(ConfigError, match=r"0\.5"):
-        default_num_state_slots(8, ratio=0.5)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from thalweg.scheduler.config import SchedulerConfig, default_num_state_slots
+from thalweg.scheduler.__about__ import __version__
+from thalweg.scheduler.config import SchedulerConfig
 
 if TYPE_CHECKING:
     from thalweg.scheduler._core import BlockPool, build_info
     from thalweg.scheduler.scheduler import Scheduler
 
-__all__ = ["BlockPool", "Scheduler", "SchedulerConfig", "build_info", "default_num_state_slots"]
+__all__ = ["BlockPool", "Scheduler", "SchedulerConfig", "__version__", "build_info"]
 
 _NATIVE = {"BlockPool": "_core", "build_info": "_core", "Scheduler": "scheduler"}
 

@@ -159,14 +159,6 @@ class Sizes:
             )
 
 
-def default_num_state_slots(max_num_seqs: int, ratio: float = 1.2) -> int:
-    """State slots for that many running sequences: a margin for half-prefilled ones, and the null slot 0."""
-    _require_int("max_num_seqs", max_num_seqs, at_least=1)
-    if not ratio >= 1.0:
-        raise ConfigError(f"slot ratio is {ratio!r}; it must be at least 1.0")
-    return int(max_num_seqs * ratio) + 1
-
-
 def _require_int(name: str, value: object, *, at_least: int) -> None:
     if not isinstance(value, int) or isinstance(value, bool) or not at_least <= value < 1 << 31:
         raise ConfigError(f"{name} is {value!r}; it must be an integer from {at_least} to {(1 << 31) - 1}")
