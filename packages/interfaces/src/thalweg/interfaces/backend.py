@@ -5,7 +5,6 @@ Backends register under the entry-point group `thalweg.backends`; nothing is imp
 
 from __future__ import annotations
 
-import importlib.metadata
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
@@ -76,6 +75,8 @@ def load_backend(name: str) -> Backend:
 
     Raises BackendUnavailableError when no installed distribution provides it.
     """
+    import importlib.metadata  # half of this package's import time, and only this function needs it
+
     entry_points = importlib.metadata.entry_points(group=ENTRY_POINT_GROUP)
     for entry_point in entry_points:
         if entry_point.name == name:
