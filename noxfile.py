@@ -221,21 +221,24 @@ def check_each_wheel_alone(session: nox.Session, wheels: Path) -> None:
     """Components without torch are installed and imported one by one; the others come with the meta-package."""
     for folder in COMPONENTS:
         needs = {Requirement(line).name for name in closure(folder) for line in PROJECTS[name].get("dependencies", [])}
-        if "torch" in needs:
-            continue
-        where = Path(session.create_tmp()) / f"alone-{folder}"
-        python = make_environment(session, where, wheels, PROJECTS[folder]["name"])
-        session.run(python, "-c", f"import thalweg.{folder}; print(thalweg.{folder}.__file__)", external=True)
+        if "torch" not in needs:
+            check_wheel_alone(session, wheels, folder)
+
+
+def check_wheel_alone(session: nox.Session, wheels: Path, folder: str) -> None:
+    """Install one component's wheel into an environment of its own and load every public name."""
+    where = Path(session.create_tmp()) / f"alone-{folder}"
+    python = make_environment(session, where, wheels, PROJECTS[folder]["name"])
+    load = f"import thalweg.{folder} as module; [getattr(module, name) for name in module.__all__]"
+    session.run(python, "-c", f"{load}; print(module.__file__)", external=True)
 
 
 @nox.session(name="build-alone", default=False)
 def build_alone(session: nox.Session) -> None:
-    """Install every component's wheel from `dist` into an environment of its own and import it; needs `build` first."""
+    """Check every component's wheel from `dist` alone, those that need torch too; needs `build` first."""
     session.env["PIP_CONSTRAINT"] = str(CPU)
     for folder in COMPONENTS:
-        where = Path(session.create_tmp()) / f"alone-{folder}"
-        python = make_environment(session, where, ROOT / "dist", PROJECTS[folder]["name"])
-        session.run(python, "-c", f"import thalweg.{folder}; print(thalweg.{folder}.__file__)", external=True)
+        check_wheel_alone(session, ROOT / "dist", folder)
 
 
 @nox.session(name="rebuild-scheduler", venv_backend="none", default=False)

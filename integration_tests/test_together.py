@@ -1,5 +1,7 @@
 import importlib
 import importlib.metadata as md
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -25,6 +27,26 @@ def test_every_component_imports_and_lists_its_public_names(component: str) -> N
     module = importlib.import_module(f"thalweg.{component}")
     assert module.__file__
     assert [name for name in module.__all__ if not hasattr(module, name)] == []
+
+
+LOAD_EVERYTHING = f"""
+import importlib, threading, torch
+
+def refuse(*arguments):
+    raise AssertionError("a device was initialised")
+
+torch.cuda._lazy_init = refuse
+for component in {COMPONENTS}:
+    module = importlib.import_module("thalweg." + component)
+    for name in module.__all__:
+        getattr(module, name)
+print(threading.active_count())
+"""
+
+
+def test_importing_every_public_name_initialises_no_device_and_starts_no_thread() -> None:
+    result = subprocess.run([sys.executable, "-c", LOAD_EVERYTHING], capture_output=True, text=True)
+    assert (result.stdout, result.stderr) == ("1\n", "")
 
 
 @pytest.mark.parametrize("component", COMPONENTS)
