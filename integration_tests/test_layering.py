@@ -1,9 +1,13 @@
 """Components meet only through thalweg.interfaces; kernels may be used by model, cache and engine."""
 
 import ast
+import sys
+import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 PACKAGES = Path(__file__).parent.parent / "packages"
 ALLOWED = {
@@ -15,6 +19,25 @@ ALLOWED = {
     "model": {"interfaces", "kernels"},
     "engine": {"interfaces", "scheduler", "kernels", "cache", "model"},
 }
+
+
+def run_time_nodes(tree: ast.AST) -> Iterator[ast.AST]:
+    """Every node outside `if TYPE_CHECKING`."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            continue
+        yield node
+        yield from run_time_nodes(node)
+
+
+def imported_modules(source: Path) -> set[str]:
+    names: set[str] = set()
+    for node in run_time_nodes(ast.parse(source.read_text())):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            names.add(node.module or "")
+    return {name.split(".")[0] for name in names}
 
 
 def imported_components(source: Path) -> set[str]:
@@ -39,6 +62,16 @@ def test_imports_go_down_only(component: str) -> None:
     assert sources
     for source in sources:
         assert imported_components(source) - {component} <= ALLOWED[component], source
+
+
+@pytest.mark.parametrize("component", sorted(ALLOWED))
+def test_every_import_of_a_component_is_a_declared_dependency(component: str) -> None:
+    project = tomllib.loads((PACKAGES / component / "pyproject.toml").read_text())["project"]
+    declared = {Requirement(line).name for line in project["dependencies"]}
+    sources = list((PACKAGES / component / "src").rglob("*.py"))
+    third_party = set().union(*map(imported_modules, sources)) - set(sys.stdlib_module_names) - {"thalweg"}
+    siblings = set().union(*map(imported_components, sources)) - {component}
+    assert third_party | {f"thalweg-{name}" for name in siblings} == declared
 
 
 @pytest.mark.parametrize("component", sorted(ALLOWED))
