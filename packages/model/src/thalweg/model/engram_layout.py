@@ -67,7 +67,7 @@ class EngramLayout:
     """The buckets of every Engram layer, in the order of `engram_layer_ids`."""
 
     primes: tuple[tuple[tuple[int, ...], ...], ...]
-    """[layer][n-gram size - 2][head]"""
+    """Indexed by layer, n-gram size - 2, head."""
 
     @classmethod
     def compute(cls, num_layers: int, max_ngram_size: int, num_heads: int, vocab_size: int) -> EngramLayout:
