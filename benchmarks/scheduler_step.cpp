@@ -90,7 +90,7 @@ int main(int argc, char** argv) {
   std::mt19937 random(7);
   for (int i = 0; i < running + waiting; ++i) {
     const std::vector<std::int32_t> prompt(1 + random() % longest_prompt, 5);
-    scheduler.add({.token_ids = prompt, .max_tokens = 1 << 19, .checkpoints = {}});
+    scheduler.add({.token_ids = prompt, .max_tokens = 1 << 19});
   }
   const auto rows = static_cast<std::size_t>(running);
   if (plan_step(scheduler).sequence_ids.size() != rows) return EXIT_FAILURE;

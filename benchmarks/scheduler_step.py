@@ -33,6 +33,8 @@ DRAFT_LENGTH = 5
 BLOCK_SIZE = 128
 LONGEST_PROMPT = 1024
 VOCAB_SIZE = 1 << 17
+NO_VOTE, PREFILL, DECODE = VoteRound.NONE, StepKind.PREFILL, StepKind.DECODE
+"""Reading an enum member from its class costs a tenth of a microsecond in Python 3.11."""
 NUM_SAMPLES = 16
 """Results prepared before the clock starts, so that their making does not disturb the caches."""
 
@@ -94,8 +96,8 @@ def make_scheduler(running: int, num_steps: int) -> Scheduler:
 def plan_step(scheduler: Scheduler) -> StepPlan:
     """One step of a single rank, as `run_local_vote` does it."""
     ballot = scheduler.begin_step(scheduler.has_running, scheduler.has_half_prefilled)
-    is_prefill = ballot.round is not VoteRound.NONE and ballot.wants and scheduler.try_prefill()
-    return scheduler.finish_step(StepKind.PREFILL if is_prefill else StepKind.DECODE)
+    is_prefill = ballot.round is not NO_VOTE and ballot.wants and scheduler.try_prefill()
+    return scheduler.finish_step(PREFILL if is_prefill else DECODE)
 
 
 def sample(step: int, rows: int, width: int, generator: np.random.Generator) -> StepResult:

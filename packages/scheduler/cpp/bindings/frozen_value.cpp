@@ -23,7 +23,8 @@ py::object FrozenValue::make(std::initializer_list<py::handle> values) const {
   if (!instance) throw py::error_already_set();
   auto slot = slots_.begin();
   for (const py::handle value : values) {
-    if (Py_TYPE(slot->ptr())->tp_descr_set(slot->ptr(), instance.ptr(), value.ptr()) != 0) throw py::error_already_set();
+    const descrsetfunc set = Py_TYPE(slot->ptr())->tp_descr_set;
+    if (set(slot->ptr(), instance.ptr(), value.ptr()) != 0) throw py::error_already_set();
     ++slot;
   }
   return instance;

@@ -33,6 +33,7 @@ PYBIND11_MODULE(_core, module) {
   thalweg::scheduler::bind_block_pool(module);
   thalweg::scheduler::bind_scheduler(module);
   module.def(
-      "build_info", [] { return py::dict(py::arg("version") = THALWEG_VERSION, py::arg("sanitizers") = THALWEG_SANITIZERS); },
+      "build_info",
+      [] { return py::dict(py::arg("version") = THALWEG_VERSION, py::arg("sanitizers") = THALWEG_SANITIZERS); },
       "Which source this library was built from, to recognise a stale one.");
 }

@@ -54,7 +54,8 @@ py::object begin_step(Scheduler& scheduler, bool anyone_running, bool anyone_hal
 }
 
 py::object finish_step(Scheduler& scheduler, int kind) {
-  if (kind != 0 && kind != 1) throw std::invalid_argument("kind is " + std::to_string(kind) + "; it must be a StepKind");
+  if (kind != 0 && kind != 1)
+    throw std::invalid_argument("kind is " + std::to_string(kind) + "; it must be a StepKind");
   StepPlan plan;
   {
     const py::gil_scoped_release release;
@@ -79,9 +80,10 @@ py::object process(Scheduler& scheduler, const py::object& result) {
 
 py::dict describe(const Sequence& sequence) {
   using py::literals::operator""_a;
+  const std::vector<std::int32_t> blocks(sequence.blocks.begin(), sequence.blocks.end());
   return py::dict("status"_a = static_cast<int>(sequence.status), "len"_a = sequence.length(),
                   "prompt_len"_a = sequence.prompt_length, "num_computed"_a = sequence.computed,
-                  "blocks"_a = std::vector<std::int32_t>(sequence.blocks.begin(), sequence.blocks.end()), "state_slot"_a = sequence.state_slot,
+                  "blocks"_a = blocks, "state_slot"_a = sequence.state_slot,
                   "draft_slot"_a = sequence.draft_slot, "has_draft_info"_a = sequence.has_draft_info,
                   "num_drafts"_a = sequence.num_drafts, "schedule_count"_a = sequence.schedule_count,
                   "process_count"_a = sequence.process_count,

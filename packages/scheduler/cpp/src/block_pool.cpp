@@ -83,7 +83,8 @@ void BlockPool::pin(std::span<const std::int32_t> ids) {
 std::vector<std::int32_t> BlockPool::free_ids() const {
   const std::lock_guard lock(mutex_);
   std::vector<std::int32_t> ids;
-  for (std::size_t i = 0; i < static_cast<std::size_t>(num_free()); ++i) ids.push_back(ring_[(head_ + i) % ring_.size()]);
+  const auto count = static_cast<std::size_t>(num_free());
+  for (std::size_t i = 0; i < count; ++i) ids.push_back(ring_[(head_ + i) % ring_.size()]);
   return ids;
 }
 

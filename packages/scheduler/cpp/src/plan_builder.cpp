@@ -9,7 +9,7 @@ namespace thalweg::scheduler {
 namespace {
 
 void copy_ids(const std::vector<Sequence*>& sequences, std::span<std::int64_t> out) {
-  std::transform(sequences.begin(), sequences.end(), out.begin(), [](const Sequence* sequence) { return sequence->id; });
+  for (std::size_t i = 0; i < sequences.size(); ++i) out[i] = sequences[i]->id;
 }
 
 PlanShape shape_of(const CoreState& state, const Step& step) {

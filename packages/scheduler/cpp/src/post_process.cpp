@@ -97,14 +97,19 @@ class Processor {
   }
 
   void process_decode(std::size_t i, Sequence& sequence, std::int32_t query_length) {
-    const auto drafts = result_.accepted_token_ids.subspan(i * draft_length_, static_cast<std::size_t>(query_length - 1));
+    const auto num_drafts = static_cast<std::size_t>(query_length - 1);
+    const auto drafts = result_.accepted_token_ids.subspan(i * draft_length_, num_drafts);
     const std::size_t num_accepted = count_accepted(drafts);
     const std::int32_t appended = append(sequence, drafts, num_accepted, result_.sampled_token_ids[i]);
     sequence.computed += appended;  // the cache entries of rejected drafts are overwritten by the next step
     if (sequence.computed > sequence.length())
       throw InvariantError("sequence " + std::to_string(sequence.id) + " has more computed than committed tokens");
-    if (appended == 0) set_verification(i, 0, 0, {});
-    else set_verification(i, query_length, static_cast<std::int32_t>(num_accepted) + 1, state_.drafts.confidences(sequence.draft_slot));
+    if (appended == 0) {
+      set_verification(i, 0, 0, {});
+    } else {
+      const auto confidences = state_.drafts.confidences(sequence.draft_slot);
+      set_verification(i, query_length, static_cast<std::int32_t>(num_accepted) + 1, confidences);
+    }
     if (draft_length_ > 0) attach_drafts(i, sequence);
   }
 

@@ -12,7 +12,7 @@ namespace thalweg::scheduler {
 namespace {
 
 // Output tokens for which room is reserved at once; longer outputs grow geometrically.
-constexpr std::int64_t reserved_outputs = 4096;
+constexpr std::int64_t reserved_outputs = 1024;
 
 void require(bool is_legal, const std::string& message) {
   if (!is_legal) throw std::runtime_error(message);

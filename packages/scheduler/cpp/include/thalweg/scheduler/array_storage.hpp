@@ -10,9 +10,10 @@ namespace thalweg::scheduler {
 class ArrayStorage {
  public:
   ArrayStorage() = default;
-  explicit ArrayStorage(std::size_t num_bytes) : bytes_(std::make_unique_for_overwrite<std::byte[]>(num_bytes + 1)), next_(bytes_.get()) {}
+  explicit ArrayStorage(std::size_t num_bytes)
+      : bytes_(std::make_unique_for_overwrite<std::byte[]>(num_bytes)), next_(bytes_.get()) {}
 
-  // The next `count` elements, not initialised. The data pointer is valid even when there are none.
+  // The next `count` elements, not initialised.
   template <class Value>
   std::span<Value> take(std::size_t count) {
     auto* begin = reinterpret_cast<Value*>(next_);

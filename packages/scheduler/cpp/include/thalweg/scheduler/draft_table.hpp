@@ -20,7 +20,9 @@ class DraftTable {
 
   std::size_t length() const noexcept { return length_; }
 
-  std::span<const std::int32_t> tokens(std::int32_t slot) const noexcept { return {tokens_.data() + at(slot), length_}; }
+  std::span<const std::int32_t> tokens(std::int32_t slot) const noexcept {
+    return {tokens_.data() + at(slot), length_};
+  }
 
   // Empty when unknown.
   std::span<const float> confidences(std::int32_t slot) const noexcept {

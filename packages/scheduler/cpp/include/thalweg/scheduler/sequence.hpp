@@ -23,7 +23,7 @@ enum class Status : std::int8_t {
 
 constexpr bool is_final(Status status) noexcept { return status >= Status::finished_stopped; }
 
-// What the scheduler keeps of one request. What every decode step touches comes first and fits three cache lines.
+// What the scheduler keeps of one request. What every decode step touches comes first.
 struct alignas(64) Sequence {
   std::pmr::vector<std::int32_t> blocks;  // block table, in order of position
   std::int32_t prompt_length = 0;

@@ -10,11 +10,11 @@ namespace thalweg::scheduler {
 // Views of the arrays of thalweg.interfaces.StepResult, same names, row-major; empty where the contract says [N, 0].
 struct StepResult {
   std::int64_t step = 0;
-  std::span<const std::int32_t> sampled_token_ids;
-  std::span<const std::int32_t> accepted_token_ids;
-  std::span<const std::int32_t> draft_token_ids;
-  std::span<const float> confidences;
-  std::span<const std::int8_t> row_status;
+  std::span<const std::int32_t> sampled_token_ids{};
+  std::span<const std::int32_t> accepted_token_ids{};
+  std::span<const std::int32_t> draft_token_ids{};
+  std::span<const float> confidences{};
+  std::span<const std::int8_t> row_status{};
   bool has_row_status = false;
 };
 
