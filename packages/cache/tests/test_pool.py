@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from thalweg.cache import CacheGeometry, CachePools, copy_blocks, copy_states, zero_states
-from thalweg.interfaces import CacheViews, ConfigError
+from thalweg.interfaces import CacheViews, CapacityError, ConfigError
 from thalweg.kernels.reference import cache
 
 
@@ -125,3 +125,9 @@ def test_a_bad_copy_list_is_refused(call: Callable[[], object], message: str) ->
 def test_poison_outside_the_pool_is_refused(tiny_geometry: CacheGeometry) -> None:
     with pytest.raises(ConfigError, match=r"0\.\.2 are accepted"):
         CachePools(tiny_geometry, 3, 3, poison_freed=True).freed([3])
+
+
+@pytest.mark.parametrize("count", [10**14, 10**30])
+def test_pools_larger_than_any_memory_are_refused(tiny_geometry: CacheGeometry, count: int) -> None:
+    with pytest.raises(CapacityError, match=f"the cache asks for {count} rows of .* cpu lacks that memory"):
+        CachePools(tiny_geometry, count, 3)

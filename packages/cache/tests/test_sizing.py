@@ -15,6 +15,7 @@ from thalweg.cache import (
     compute_layout,
     free_bytes_for_blocks,
     max_sequence_length,
+    min_num_blocks,
     num_blocks_in,
     num_state_slots,
 )
@@ -75,6 +76,14 @@ def test_the_longest_sequence_may_fill_four_fifths_of_the_blocks() -> None:
     check_num_blocks(11, 1025, 128)
     with pytest.raises(CapacityError, match="num_blocks is 0; no memory is left"):
         check_num_blocks(0, 1, 128)
+
+
+@pytest.mark.parametrize("length", [1, 102, 103, 1024, 1025, 4096])
+def test_the_smallest_pool_for_a_length_is_enough_and_one_block_less_is_not(length: int) -> None:
+    needed = min_num_blocks(length, 128)
+    check_num_blocks(needed, length, 128)
+    with pytest.raises(CapacityError):
+        check_num_blocks(needed - 1, length, 128)
 
 
 @pytest.mark.parametrize(

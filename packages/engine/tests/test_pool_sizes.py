@@ -57,6 +57,15 @@ def test_too_small_a_cache_says_how_many_blocks_it_takes(layout: CacheLayout) ->
         size_pools(config, layout, total_bytes=1000)
 
 
+def test_more_blocks_than_the_device_holds_are_refused_before_anything_is_allocated(layout: CacheLayout) -> None:
+    config = EngineConfig.build(environ={}, max_model_len=500, num_blocks=10**9, max_num_seqs=3)
+    with pytest.raises(CapacityError, match=f"num_blocks is {10**9}; with 4 state slots .* the device has {GIB}"):
+        size_pools(config, layout, total_bytes=GIB)
+    slots = EngineConfig.build(environ={}, max_model_len=500, num_blocks=9, slot_ratio=1e9)
+    with pytest.raises(CapacityError, match=r"num_blocks is 9; with .* state slots"):
+        size_pools(slots, layout, total_bytes=GIB)
+
+
 def test_a_model_without_compressed_layers_needs_no_memory_for_blocks(layout: CacheLayout) -> None:
     config = EngineConfig.build(environ={}, max_num_seqs=2, max_model_len=256)
     assert size_pools(config, dataclasses.replace(layout, block_bytes=0), total_bytes=1).num_blocks == 5

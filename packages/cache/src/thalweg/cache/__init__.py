@@ -22,6 +22,7 @@ from thalweg.cache.sizing import (
     check_num_blocks,
     free_bytes_for_blocks,
     max_sequence_length,
+    min_num_blocks,
     num_blocks_in,
     num_state_slots,
 )
@@ -53,6 +54,7 @@ __all__ = [
     "free_bytes_for_blocks",
     "max_sequence_length",
     "min_compressor_ring_length",
+    "min_num_blocks",
     "min_ring_length",
     "num_blocks_in",
     "num_state_slots",

@@ -7,21 +7,32 @@ from collections.abc import Iterable
 import numpy as np
 import torch
 
-from thalweg.interfaces import ConfigError
+from thalweg.interfaces import CapacityError, ConfigError
 
 _PAGE_BYTES = 4096
 
 
 def allocate(rows: int, row_bytes: int, device: torch.device | str) -> torch.Tensor:
-    """Zeroed uint8 [rows, row_bytes]; the allocation behind it is a whole number of 4096-byte pages."""
+    """Zeroed uint8 [rows, row_bytes]; the allocation behind it is a whole number of 4096-byte pages.
+
+    Raises CapacityError when there is not so much memory.
+    """
     total = rows * row_bytes
     rounded = -(-total // _PAGE_BYTES) * _PAGE_BYTES
+    try:
+        flat = _zeros(rounded, device)
+    except (MemoryError, ValueError, torch.OutOfMemoryError) as error:  # ValueError: more than numpy can address
+        raise CapacityError(
+            f"the cache asks for {rows} rows of {row_bytes} bytes; {device} lacks that memory"
+        ) from error
+    return flat[:total].view(rows, row_bytes)
+
+
+def _zeros(num_bytes: int, device: torch.device | str) -> torch.Tensor:
     if torch.device(device).type == "cpu":
         # The system's zero pages: memory that no sequence ever reaches is never touched, and costs nothing.
-        flat = torch.from_numpy(np.zeros(rounded, np.uint8))
-    else:
-        flat = torch.zeros(rounded, dtype=torch.uint8, device=device)
-    return flat[:total].view(rows, row_bytes)
+        return torch.from_numpy(np.zeros(num_bytes, np.uint8))
+    return torch.zeros(num_bytes, dtype=torch.uint8, device=device)
 
 
 def fill_rows(pool: torch.Tensor, rows: Iterable[int], value: int) -> None:

@@ -65,6 +65,11 @@ def agree_num_blocks(per_rank: Sequence[int]) -> int:
     return min(per_rank) // 2 * 2
 
 
+def min_num_blocks(sequence_length: int, tokens_per_block: int) -> int:
+    """Smallest pool, the null block included, of which a sequence of that length fills at most 80 %."""
+    return -(-sequence_length * 100 // (MAX_LENGTH_PERCENT * tokens_per_block))
+
+
 def check_num_blocks(num_blocks: int, sequence_length: int, tokens_per_block: int) -> None:
     """Raise CapacityError if there are no blocks or the longest sequence would fill more than 80 % of them.
 
@@ -73,11 +78,11 @@ def check_num_blocks(num_blocks: int, sequence_length: int, tokens_per_block: in
     if num_blocks <= 0:
         raise CapacityError(
             f"num_blocks is {num_blocks}; no memory is left for the cache. Raise memory_fraction, or lower "
-            "max_num_sequences or max_num_batched_tokens"
+            "max_num_seqs or max_num_batched_tokens"
         )
-    longest = tokens_per_block * num_blocks * MAX_LENGTH_PERCENT // 100
-    if sequence_length > longest:
-        needed = -(-sequence_length * 100 // (MAX_LENGTH_PERCENT * tokens_per_block))
+    needed = min_num_blocks(sequence_length, tokens_per_block)
+    if num_blocks < needed:
+        longest = tokens_per_block * num_blocks * MAX_LENGTH_PERCENT // 100
         raise CapacityError(
             f"sequences of up to {sequence_length} tokens need {needed} blocks, {num_blocks} are there; "
             f"they allow {longest} tokens. Lower max_model_len or give the cache more memory"

@@ -11,11 +11,12 @@ from thalweg.cache import (
     check_num_blocks,
     free_bytes_for_blocks,
     max_sequence_length,
+    min_num_blocks,
     num_blocks_in,
     num_state_slots,
 )
 from thalweg.engine.config import EngineConfig
-from thalweg.interfaces import CacheLayout
+from thalweg.interfaces import CacheLayout, CapacityError
 
 CPU_MEMORY_FRACTION = 0.5
 """Default share of the host's memory for the cache when the model runs on the CPU."""
@@ -35,25 +36,25 @@ def size_pools(config: EngineConfig, layout: CacheLayout, total_bytes: int | Non
 
     total_bytes: memory of the device; None asks the host. Without `num_blocks` the cache holds `max_num_seqs`
     sequences of `max_model_len` tokens, or as many blocks as the memory fraction allows if that is less.
-    Raises CapacityError when the longest sequence would fill more than 80 % of the blocks.
+    Raises CapacityError when the longest sequence would fill more than 80 % of the blocks, or when the wanted number of
+    blocks is more than the device can hold.
     """
     scheduler, cache = config.scheduler, config.cache
     length = max_sequence_length(scheduler.max_model_len, config.speculation.draft_length or 0)
     slots = num_state_slots(scheduler.max_num_seqs, cache.slot_ratio)
+    total_bytes = host_memory_bytes() if total_bytes is None else total_bytes
     num_blocks = cache.num_blocks
     if num_blocks is None:
         fraction = CPU_MEMORY_FRACTION if cache.memory_fraction is None else cache.memory_fraction
         num_blocks = _enough_blocks(length, scheduler.max_num_seqs, layout.tokens_per_block)
         if layout.block_bytes:
-            free = free_bytes_for_blocks(
-                host_memory_bytes() if total_bytes is None else total_bytes,
-                fraction,
-                0,
-                slots,
-                layout,
-                has_copy_buffer=False,
-            )
+            free = free_bytes_for_blocks(total_bytes, fraction, 0, slots, layout, has_copy_buffer=False)
             num_blocks = min(num_blocks, agree_num_blocks([num_blocks_in(free, layout)]))
+    elif (wanted := num_blocks * layout.block_bytes + slots * layout.slot_bytes) > total_bytes:
+        raise CapacityError(
+            f"num_blocks is {num_blocks}; with {slots} state slots the cache takes {wanted} bytes, the device has "
+            f"{total_bytes}"
+        )
     check_num_blocks(num_blocks, length, layout.tokens_per_block)
     return PoolSizes(num_blocks, slots, block_table_width(length, layout.tokens_per_block))
 
@@ -70,7 +71,6 @@ def host_memory_bytes() -> int:
 
 
 def _enough_blocks(length: int, num_sequences: int, tokens_per_block: int) -> int:
-    """Blocks for that many sequences of that length, and for the rule that one fills at most 80 %."""
+    """Blocks for that many sequences of that length, and for the rule that one fills at most a part of them."""
     per_sequence = -(-length // tokens_per_block)
-    for_one = -(-length * 5 // (4 * tokens_per_block))
-    return max(num_sequences * per_sequence + 1, for_one + 1)
+    return 1 + max(num_sequences * per_sequence, min_num_blocks(length, tokens_per_block))
