@@ -65,6 +65,18 @@ def test_hyper_connection_rows_are_independent_of_the_batch(dtype: torch.dtype, 
 
 
 @pytest.mark.parametrize("dtype", CARRIERS)
+@pytest.mark.parametrize("streams", [2, 7, 8, 16])
+def test_coefficients_of_many_streams_are_independent_of_the_batch(dtype: torch.dtype, streams: int) -> None:
+    width = (2 + streams) * streams
+    z, scale, base = random(20, width, dtype=dtype), random(3), random(width)
+
+    def compute(ids: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return tuple(ops.hc_coefficients(z[ids], scale, base, streams, 20, 1e-6))
+
+    assert rows_that_depend_on_the_batch(compute, 20, (1, 2, 3, 17)) == []
+
+
+@pytest.mark.parametrize("dtype", CARRIERS)
 @pytest.mark.parametrize("experts", [8, 128, 384])
 def test_routing_of_a_row_is_independent_of_the_batch(dtype: torch.dtype, experts: int) -> None:
     logits, bias = random(ROWS, experts, dtype=dtype, scale=4), random(experts, scale=0.1)

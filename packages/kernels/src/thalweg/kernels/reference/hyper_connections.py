@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from thalweg.interfaces import ConfigError
 from thalweg.kernels.reference.gemm import matmul
 from thalweg.kernels.reference.numerics import carried, check_shape, sigmoid, split_last, sum_last
+
+IN_PAIRS_FROM = 8  # numpy adds this many neighbours in pairs, fewer in order
+
+_Matrices = NDArray[np.floating[Any]]
+_Array = TypeVar("_Array", Tensor, _Matrices)
 
 
 def hc_mixes(x: Tensor, fn: Tensor, eps: float) -> Tensor:
@@ -36,46 +43,43 @@ def hc_coefficients(
     if iters < 1:
         raise ConfigError(f"iters is {iters}; at least 1 column division is needed")
     value = carried(z)
-    scale, base = scale.to(value.dtype), base.to(value.dtype)
-    gates = sigmoid(value[:, : 2 * m] * torch.cat((scale[:1].expand(m), scale[1:2].expand(m))) + base[: 2 * m])
-    comb = sinkhorn(split_last(value[:, 2 * m :] * scale[2] + base[2 * m :], m), iters, eps)
+    factors = torch.cat((scale[0].expand(m), scale[1].expand(m), scale[2].expand(m * m)))
+    value = value * factors.to(value.dtype) + base.to(value.dtype)
+    gates = sigmoid(value[:, : 2 * m])
+    comb = sinkhorn(split_last(value[:, 2 * m :], m), iters, eps)
     return (gates[:, :m] + eps).to(z.dtype), (2 * gates[:, m:]).to(z.dtype), comb.to(z.dtype)
 
 
 def sinkhorn(logits: Tensor, iters: int, eps: float) -> Tensor:
     """Rows and columns of softmax(logits [n, m, m]) normalised in turn; `iters` counts the column divisions."""
-    comb = torch.exp(logits - logits.amax(-1, keepdim=True).detach())
-    comb = comb / _sum_in_order(comb, -1) + eps
-    if comb.device.type == "cpu" and not comb.requires_grad:
-        return _normalise_in_place(comb, iters, eps)
-    comb = comb / (_sum_in_order(comb, -2) + eps)
+    exponentials = torch.exp(logits - logits.amax(-1, keepdim=True).detach()).permute(1, 2, 0).contiguous()
+    if exponentials.device.type == "cpu" and not exponentials.requires_grad and exponentials.shape[0] < IN_PAIRS_FROM:
+        # numpy divides to the same bits, and a small matrix costs little but the calls.
+        comb = torch.from_numpy(_normalised(exponentials.numpy(), _numpy_sum, iters, eps))
+    else:
+        comb = _normalised(exponentials, _sum_in_order, iters, eps)
+    return comb.permute(2, 0, 1).contiguous()
+
+
+def _normalised(comb: _Array, total: Callable[[_Array, int], _Array], iters: int, eps: float) -> _Array:
+    """The divisions of `sinkhorn` on comb [row, column, n]; total(comb, 1) sums rows, total(comb, 0) columns."""
+    comb = comb / total(comb, 1) + eps
+    comb = comb / (total(comb, 0) + eps)
     for _ in range(iters - 1):
-        comb = comb / (_sum_in_order(comb, -1) + eps)
-        comb = comb / (_sum_in_order(comb, -2) + eps)
+        comb = comb / (total(comb, 1) + eps)
+        comb = comb / (total(comb, 0) + eps)
     return comb
 
 
 def _sum_in_order(comb: Tensor, axis: int) -> Tensor:
     """Sum over one axis in index order, kept as an axis of 1: torch.sum changes its order with the number of rows."""
-    total = comb.narrow(axis, 0, 1)
-    for j in range(1, comb.shape[axis]):
-        total = total + comb.narrow(axis, j, 1)
+    return functools.reduce(torch.add, comb.split(1, axis))
+
+
+def _numpy_sum(comb: _Matrices, axis: int) -> _Matrices:
+    """As _sum_in_order, for fewer than IN_PAIRS_FROM terms."""
+    total: _Matrices = np.add.reduce(comb, axis, keepdims=True)
     return total
-
-
-def _normalise_in_place(comb: Tensor, iters: int, eps: float) -> Tensor:
-    """The loop of `sinkhorn` on numpy views, with the same bits; a small matrix costs little but the calls."""
-    table = np.ascontiguousarray(comb.numpy().transpose(1, 2, 0))
-    row_sums, column_sums = np.empty_like(table[:, :1]), np.empty_like(table[:1])
-    for step in range(iters):
-        if step:
-            np.add.reduce(table, axis=1, keepdims=True, out=row_sums)
-            row_sums += eps
-            table /= row_sums
-        np.add.reduce(table, axis=0, keepdims=True, out=column_sums)
-        column_sums += eps
-        table /= column_sums
-    return torch.from_numpy(np.ascontiguousarray(table.transpose(2, 0, 1)))
 
 
 def hc_collapse(x: Tensor, pre: Tensor) -> Tensor:

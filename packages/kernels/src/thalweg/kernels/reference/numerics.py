@@ -63,9 +63,10 @@ def carried(x: Tensor, name: str = "x") -> Tensor:
 def check_shape(name: str, tensor: Tensor, expected: tuple[int | str, ...]) -> None:
     """Raise ConfigError unless `tensor` has this shape; a string stands for any size."""
     shape = tuple(tensor.shape)
-    if len(shape) != len(expected) or any(
-        isinstance(want, int) and want != got for want, got in zip(expected, shape, strict=True)
-    ):
+    if shape == expected:
+        return
+    named = tuple(got if isinstance(want, str) else want for want, got in zip(expected, shape, strict=False))
+    if named != shape or len(expected) != len(shape):
         wanted = ", ".join(str(size) for size in expected)
         raise ConfigError(f"{name} has shape {list(shape)}; [{wanted}] is expected")
 
