@@ -8,7 +8,7 @@ import pytest
 
 from thalweg.interfaces import ConfigError
 from thalweg.model import ModelConfig
-from thalweg.model.topology import check_replay_support, derive_topology, source_map
+from thalweg.model.topology import derive_topology, source_map
 
 
 def derive(**changes: Any) -> Any:
@@ -97,12 +97,3 @@ def test_index_keys_may_come_from_fewer_layers_than_selections() -> None:
 def test_layers_that_do_not_fit_together_are_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         derive(**changes)
-
-
-def test_bounded_replay_needs_engram_below_the_split_and_draft_targets_on_one_side() -> None:
-    check_replay_support(derive(), [5, 6])
-    check_replay_support(derive(), [])
-    with pytest.raises(ConfigError, match=r"engram_layer_ids is \[1, 4\]; .* below 4"):
-        check_replay_support(derive(engram_layers=[1, 4]), [5, 6])
-    with pytest.raises(ConfigError, match="dspark_target_layer_ids"):
-        check_replay_support(derive(), [3, 4])

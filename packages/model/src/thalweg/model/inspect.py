@@ -10,6 +10,7 @@ from pathlib import Path
 from thalweg.model.config import ModelConfig
 from thalweg.model.names import tensor_specs
 from thalweg.model.survey import StoredTensor, compact, survey_checkpoint
+from thalweg.model.text_table import aligned
 
 _NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
 _UNKNOWN = "not in the config"
@@ -133,15 +134,4 @@ def inspect_checkpoint(directory: str | Path, *, config: ModelConfig | None = No
 
 
 def _table(rows: list[tuple[str, ...]], right: set[int]) -> list[str]:
-    """Aligned lines; the columns in `right` are right-aligned."""
-    if not rows:
-        return []
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    return [
-        "  "
-        + "  ".join(
-            cell.rjust(width) if i in right else cell.ljust(width)
-            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    ]
+    return ["  " + line for line in aligned(rows, right)]

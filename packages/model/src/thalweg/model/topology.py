@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from thalweg.interfaces import ConfigError
+from thalweg.model.text_table import aligned
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +92,7 @@ class Topology:
                     "producer" if item.is_producer else "consumer",
                 )
             )
-        widths = [max(len(row[i]) for row in rows) for i in range(len(header))]
-        return "\n".join("  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in rows)
+        return "\n".join(aligned(rows))
 
 
 def derive_topology(
@@ -169,23 +169,6 @@ def derive_topology(
 def source_map(sources: Sequence[int], num_layers: int) -> tuple[int | None, ...]:
     """For each layer the nearest source at or before it, None before the first."""
     return tuple(max((s for s in sources if s <= layer), default=None) for layer in range(num_layers))
-
-
-def check_replay_support(topology: Topology, draft_targets: Sequence[int]) -> None:
-    """Raise ConfigError unless the last tokens' consumer layers can be replayed alone (bounded replay).
-
-    Engram layers must be producers, and the layers that feed the drafter must be on one side of the split.
-    """
-    split = topology.num_producer_layers
-    late = [layer for layer in topology.engram_layers if layer >= split]
-    if late:
-        _reject("engram_layer_ids", list(topology.engram_layers), f"with bounded replay each must be below {split}")
-    if len({target < split for target in draft_targets}) > 1:
-        _reject(
-            "dspark_target_layer_ids",
-            list(draft_targets),
-            f"with bounded replay all must be below {split} or none",
-        )
 
 
 def _shown(source: int | None, layer: int) -> str:
