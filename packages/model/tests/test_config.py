@@ -269,9 +269,10 @@ def test_values_are_checked_without_a_file_as_well() -> None:
 def test_a_missing_file_and_broken_json_are_told_apart(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"config\.json: cannot be read"):
         ModelConfig.from_file(tmp_path)
-    (tmp_path / "config.json").write_text("{")
-    with pytest.raises(ConfigError, match="not valid JSON"):
-        ModelConfig.from_file(tmp_path)
+    for broken in ("{", "[" * 100_000):
+        (tmp_path / "config.json").write_text(broken)
+        with pytest.raises(ConfigError, match="not valid JSON"):
+            ModelConfig.from_file(tmp_path)
     (tmp_path / "config.json").write_text("[]")
     with pytest.raises(ConfigError, match="JSON object"):
         ModelConfig.from_file(tmp_path)

@@ -113,7 +113,11 @@ def test_a_missing_index_is_an_error(editable: Any) -> None:
     assert "model.safetensors.index.json: cannot be read" in refusal(editable.directory)
 
 
-@pytest.mark.parametrize(("text", "reason"), [("{", "not valid JSON"), ("{}", "weight_map is missing")])
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [("{", "not valid JSON"), ("[" * 100_000, "not valid JSON"), ("{}", "weight_map is missing")],
+    ids=["cut off", "too deep", "empty"],
+)
 def test_a_broken_index_is_an_error(editable: Any, text: str, reason: str) -> None:
     (editable.directory / "model.safetensors.index.json").write_text(text)
     assert reason in refusal(editable.directory)

@@ -232,7 +232,7 @@ class ModelConfig:
             raise CheckpointError(
                 f"{path}: cannot be read ({error.strerror}); a checkpoint needs its config.json"
             ) from error
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ConfigError(f"{path}: is not valid JSON ({error})") from error
         if not isinstance(document, dict):
             raise ConfigError(f"{path}: must hold a JSON object, not {type(document).__name__}")

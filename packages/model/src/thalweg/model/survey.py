@@ -96,7 +96,7 @@ def read_index(directory: Path) -> dict[str, str]:
         document = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be read ({error.strerror}); a checkpoint needs its index") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{path}: is not valid JSON ({error})") from error
     mapping = document.get("weight_map") if isinstance(document, dict) else None
     if not isinstance(mapping, dict) or not all(isinstance(shard, str) for shard in mapping.values()):
