@@ -2,6 +2,7 @@
 #include <pybind11/numpy.h>
 #include <pybind11/stl.h>
 
+#include <limits>
 #include <stdexcept>
 
 #include "arrays.hpp"
@@ -36,13 +37,15 @@ struct Interfaces {
   }
 };
 
-std::int64_t add(Scheduler& scheduler, const py::array& token_ids, std::int32_t max_tokens, std::int32_t eos_token_id,
+std::int64_t add(Scheduler& scheduler, const py::array& token_ids, std::int64_t max_tokens, std::int64_t eos_token_id,
                  bool ignore_eos, const std::vector<std::int32_t>& checkpoints, bool is_schedulable,
                  bool is_structured) {
   const std::vector<std::int32_t> tokens = prompt_tokens(token_ids);
+  constexpr std::int64_t largest_id = std::numeric_limits<std::int32_t>::max();
+  const bool has_end_token = !ignore_eos && eos_token_id >= 0 && eos_token_id <= largest_id;
   return scheduler.add({.token_ids = tokens,
                         .max_tokens = max_tokens,
-                        .end_token = ignore_eos ? -1 : eos_token_id,
+                        .end_token = has_end_token ? static_cast<std::int32_t>(eos_token_id) : -1,
                         .checkpoints = checkpoints,
                         .is_schedulable = is_schedulable,
                         .is_structured = is_structured});

@@ -1,6 +1,7 @@
 #include "thalweg/scheduler/scheduler.hpp"
 
 #include <algorithm>
+#include <limits>
 #include <stdexcept>
 #include <string>
 
@@ -22,7 +23,7 @@ void check(const NewRequest& request) {
   if (request.token_ids.empty()) throw RequestError("token_ids is empty; a prompt has at least one token");
   const auto smallest = std::min_element(request.token_ids.begin(), request.token_ids.end());
   if (*smallest < 0) throw RequestError("token_ids contains " + std::to_string(*smallest) + "; ids are 0 or more");
-  if (request.max_tokens < 1)
+  if (request.max_tokens < 1 || request.max_tokens > std::numeric_limits<std::int32_t>::max())
     throw RequestError("max_tokens is " + std::to_string(request.max_tokens) + "; it must be at least 1 and fit int32");
   std::int32_t previous = 0;
   for (const std::int32_t checkpoint : request.checkpoints) {

@@ -15,7 +15,7 @@ namespace thalweg::scheduler {
 
 struct NewRequest {
   std::span<const std::int32_t> token_ids{};
-  std::int32_t max_tokens = 0;
+  std::int64_t max_tokens = 0;
   std::int32_t end_token = -1;  // -1 = none
   std::span<const std::int32_t> checkpoints{};
   bool is_schedulable = true;
