@@ -1,4 +1,4 @@
-"""Load plans: which stretches of pages a prefill step copies out of the cache, in output order."""
+"""Load plans: which stretches of blocks and rings a prefill step copies out of the cache, in output order."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ class LoadPlan:
     """The segments of one gathered tensor."""
 
     segments: NDArray[np.int32]
-    """[m, 4] (source page or -1 = zeros, begin, end, destination): copy entries begin..end-1 to destination.."""
+    """[m, 4] (source block or slot, -1 = zeros, begin, end, destination): copy entries begin..end-1 to destination.."""
     num_rows: int
     """Rows that the segments fill, without gaps."""
 
 
 class LoadPlanBuilder:
-    """Appends stretches in output order. `unit` is the number of entries per page: B // r of blocks, R of rings."""
+    """Appends stretches in output order. `unit` is the number of entries in one block (B // r) or ring (R)."""
 
     def __init__(self, unit: int) -> None:
         if unit < 1:
-            raise ConfigError(f"unit is {unit}; a page has at least 1 entry")
+            raise ConfigError(f"unit is {unit}; a block or ring has at least 1 entry")
         self._unit = unit
         self._pieces: list[NDArray[np.int64]] = []
         self._num_rows = 0
@@ -56,7 +56,7 @@ class LoadPlanBuilder:
         self._append(blocks[cells], begins, sizes)
 
     def ring(self, slot: int, begin: int, end: int) -> None:
-        """Append positions [begin, end) of a ring; position p is entry p mod unit of page `slot`."""
+        """Append positions [begin, end) of a ring; position p is entry p mod unit of the slot's ring."""
         if not 0 <= begin <= end:
             raise ConfigError(f"positions [{begin}, {end}) are asked for; 0 <= begin <= end is needed")
         _, begins, sizes = self._split(begin, end)
@@ -68,7 +68,7 @@ class LoadPlanBuilder:
         return LoadPlan(np.ascontiguousarray(pieces, np.int32), self._num_rows)
 
     def _split(self, begin: int, end: int) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-        """Page index, first entry and size of each stretch of [begin, end) that stays inside one page."""
+        """Block index (or round of the ring), first entry and size of each stretch of [begin, end) inside one."""
         if begin == end:
             return (np.zeros(0, np.int64),) * 3
         cells = np.arange(begin // self._unit, (end - 1) // self._unit + 1)

@@ -15,9 +15,7 @@ from numpy.typing import NDArray
 
 from thalweg.engine.sampler_inputs import SamplerInputs
 from thalweg.interfaces import InvariantError
-
-GREEDY_BELOW = 1e-5
-"""Temperatures below this take the argmax."""
+from thalweg.kernels.reference.sampling import GREEDY_BELOW
 
 
 @dataclass(frozen=True, slots=True)
