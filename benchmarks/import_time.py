@@ -13,6 +13,7 @@ import sys
 from report import Row, arguments, publish
 
 COMPONENTS = ("interfaces", "scheduler", "tiny", "kernels", "cache", "model", "engine")
+NEED_TORCH = ("kernels", "cache", "model", "engine")
 LIMIT_S = 0.3
 PROBE = """
 import gc, importlib, sys, threading, time
@@ -34,12 +35,11 @@ print(imported - began, finished - began, "torch" in sys.modules, touched)
 
 def measure(component: str, repeats: int) -> Row:
     """Median seconds of warm imports in fresh interpreters."""
-    needs_torch = probe(component, import_torch=False)[2] == "True"
-    runs = [probe(component, import_torch=needs_torch) for _ in range(repeats)]
+    runs = [probe(component, import_torch=component in NEED_TORCH) for _ in range(repeats)]
     import_s, names_s = (statistics.median(float(run[column]) for run in runs) for column in (0, 1))
     return {
         "component": component,
-        "needs torch": str(needs_torch),
+        "with torch": runs[0][2],
         "import, s": import_s,
         "with every name, s": names_s,
         "ratio to limit": names_s / LIMIT_S,
@@ -48,7 +48,7 @@ def measure(component: str, repeats: int) -> Row:
 
 
 def probe(component: str, *, import_torch: bool) -> list[str]:
-    """Seconds of the import, seconds with all names, whether torch was loaded, whether a device was touched."""
+    """Seconds of the import, seconds with all names, whether torch is loaded, whether a device was touched."""
     code = PROBE.format(component=component, import_torch=import_torch)
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
 
