@@ -45,7 +45,7 @@ class LLM:
     model: checkpoint directory; None loads the small checkpoint of the distribution thalweg-tiny.
     config: a whole configuration; without it one is built from defaults, environment and `overrides`, which are flat
     option names (`max_model_len=512`; `thalweg config` lists them). Preempted requests are recomputed, not ended,
-    unless `stop_preempted_request` says otherwise.
+    unless `stop_preempted_request=True` is given by name: in a section of `config` it looks like the default.
     Raises ConfigError for an unknown option or a bad value, CheckpointError for a damaged checkpoint.
     """
 
