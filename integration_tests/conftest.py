@@ -13,7 +13,8 @@ from thalweg.engine import LLM, SamplingParams
 from thalweg.engine.runner import ModelRunner
 from thalweg.engine.sampler import Sampler
 from thalweg.interfaces import RequestOutput, StepPlan
-from thalweg.kernels.reference.cache import RecordFormat, gather_records
+from thalweg.kernels import RecordFormat
+from thalweg.kernels.reference.cache import gather_records
 
 FORMATS = {
     "window": RecordFormat.MXFP8,

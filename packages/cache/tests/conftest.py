@@ -23,8 +23,8 @@ from thalweg.cache import (
     flat_slots,
     window_reads,
 )
+from thalweg.kernels import RecordFormat
 from thalweg.kernels.reference import cache, metadata
-from thalweg.kernels.reference.cache import RecordFormat
 from thalweg.kernels.reference.compressor import pool_decode, pool_groups, pool_prefill
 
 WINDOW = 128

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from thalweg.cache import CacheGeometry, CachePools, block_parts, compute_layout, num_state_slots
 from thalweg.interfaces import CacheViews, ConfigError
-from thalweg.kernels.reference.cache import RecordFormat
+from thalweg.kernels import RecordFormat
 
 RECORDED = json.loads((Path(__file__).parent / "golden/cache/layout.json").read_text())
 RELEASED = CacheGeometry(

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from thalweg.interfaces import ConfigError
 from thalweg.kernels.reference import cache
-from thalweg.kernels.reference.cache import RecordFormat
+from thalweg.kernels.reference.record_format import RecordFormat, identify_format
 
 GOLDEN = Path(__file__).parent / "golden" / "cache"
 CANARY = 0xA5
@@ -178,18 +178,18 @@ def test_record_sizes_are_those_of_the_released_model() -> None:
         for width in range(32, 1024, 32):
             record = record_format.record_bytes(width)
             assert record_format.width(record) == width
-            assert cache.identify_format(record, width) is record_format
+            assert identify_format(record, width) is record_format
 
 
 def test_a_record_size_names_its_format_only_when_it_is_unique() -> None:
-    assert cache.identify_format(288) is RecordFormat.FP4_MAIN
-    assert cache.identify_format(528) is RecordFormat.MXFP8
-    assert cache.identify_format(68) is RecordFormat.MXFP4_INDEX
+    assert identify_format(288) is RecordFormat.FP4_MAIN
+    assert identify_format(528) is RecordFormat.MXFP8
+    assert identify_format(68) is RecordFormat.MXFP4_INDEX
     for record in (132, 584, 592, 66, 0):
         with pytest.raises(ConfigError, match=f"record of {record} bytes"):
-            cache.identify_format(record)
+            identify_format(record)
     with pytest.raises(ConfigError, match="at width 512"):
-        cache.identify_format(584, 512)
+        identify_format(584, 512)
 
 
 def plain_view() -> torch.Tensor:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from thalweg.kernels.reference.cache import RecordFormat
+from thalweg.kernels import RecordFormat
 from thalweg.model import DecodeMetadata, ForwardBatch, Model, PrefillMetadata
 
 TINY_A = Path(__file__).parents[1] / "golden" / "tiny_a"

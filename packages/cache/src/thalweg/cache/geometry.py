@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 from thalweg.interfaces import ConfigError
-from thalweg.kernels.reference.cache import RecordFormat
+from thalweg.kernels import RecordFormat
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ from thalweg.cache.geometry import CacheGeometry
 from thalweg.cache.layout import BlockPart, block_parts, compute_layout
 from thalweg.cache.slots import StateSlots
 from thalweg.interfaces import CacheLayout, ConfigError
-from thalweg.kernels.reference.cache import RecordFormat
+from thalweg.kernels import RecordFormat
 
 
 class PagedBlocks:

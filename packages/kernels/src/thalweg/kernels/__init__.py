@@ -2,7 +2,7 @@
 
 from thalweg.kernels.catalog import default_registry
 from thalweg.kernels.dispatch import BoundOps, bind, table
-from thalweg.kernels.reference.cache import RecordFormat
+from thalweg.kernels.reference.record_format import RecordFormat
 from thalweg.kernels.reference.rope import YarnScaling
 from thalweg.kernels.registry import Implementation, OpSpec, Registry, Tolerance
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 
 from thalweg.interfaces import CacheViews, ConfigError
-from thalweg.kernels.reference.cache import RecordFormat
+from thalweg.kernels import RecordFormat
 from thalweg.model.config import ModelConfig
 from thalweg.model.memory import AttentionMemory
 from thalweg.model.metadata import DecodeMetadata, PrefillMetadata

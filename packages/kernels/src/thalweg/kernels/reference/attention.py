@@ -54,10 +54,10 @@ def _attend(
     rows = max(1, GATHER_BYTES // (width * dim * table.element_size()))
     if n <= rows:
         out, level, total, peak = _attend_slice(query, table, indices, sink, scale)
-        return out.to(q.dtype), level, total, peak
+        return out.type_as(q), level, total, peak
     parts = [_attend_slice(query[i : i + rows], table, indices[i : i + rows], sink, scale) for i in range(0, n, rows)]
     out, level, total, peak = (torch.cat(part) for part in zip(*parts, strict=True))
-    return out.to(q.dtype), level, total, peak
+    return out.type_as(q), level, total, peak
 
 
 def _attend_slice(
@@ -73,7 +73,7 @@ def _attend_slice(
     peak = logits.detach().amax(-1)
     level = peak
     if sink is not None:
-        sink = sink.to(query.dtype)
+        sink = sink.type_as(query)
         finite_sink = sink.detach().masked_fill(torch.isinf(sink.detach()), -torch.inf)
         level = torch.maximum(peak, finite_sink)
     level = level.masked_fill(torch.isneginf(level), 0)

@@ -7,93 +7,14 @@ Every function takes the record format explicitly: equal byte counts can mean di
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Callable
-from fractions import Fraction
 from typing import Any
 
 import torch
 
 from thalweg.interfaces import ConfigError
 from thalweg.kernels.reference import quant
-
-
-class RecordFormat(enum.Enum):
-    """How one cached row is written as bytes."""
-
-    FP4_MAIN = "fp4_main"
-    """e2m1 elements, one e4m3 scale per 16; each entry is [data | scales]."""
-    MXFP8 = "mxfp8"
-    """e4m3 elements, one power-of-two scale per 32; each entry is [data | scales]."""
-    MXFP4_INDEX = "mxfp4_index"
-    """e2m1 elements, one power-of-two scale per 32; a page is [data of all entries | scales of all entries]."""
-    FLOAT64 = "float64"
-    """The row itself, without rounding (plain mode)."""
-
-    @property
-    def is_block_split(self) -> bool:
-        """Whether a page keeps all data first and all scales after them."""
-        return self is RecordFormat.MXFP4_INDEX
-
-    @property
-    def group(self) -> int:
-        """Elements that share a scale; 1 when there is none."""
-        return {RecordFormat.FP4_MAIN: 16, RecordFormat.FLOAT64: 1}.get(self, 32)
-
-    def data_bytes(self, width: int) -> int:
-        """Bytes of the elements of a row of `width`."""
-        self._check_width(width)
-        if self is RecordFormat.FLOAT64:
-            return 8 * width
-        return width if self is RecordFormat.MXFP8 else width // 2
-
-    def scale_bytes(self, width: int) -> int:
-        """Bytes of the scales of a row of `width`."""
-        self._check_width(width)
-        return 0 if self is RecordFormat.FLOAT64 else width // self.group
-
-    def record_bytes(self, width: int) -> int:
-        """Bytes of one entry of `width` elements."""
-        return self.data_bytes(width) + self.scale_bytes(width)
-
-    def width(self, record_bytes: int) -> int:
-        """Elements of an entry of `record_bytes`; a ConfigError if no width of this format has that many."""
-        width = Fraction(record_bytes) / _BYTES_PER_ELEMENT[self]
-        if width.denominator != 1 or width < 1 or width % self.group != 0:
-            raise ConfigError(f"record of {record_bytes} bytes is no {self.name} record of any width")
-        return int(width)
-
-    def _check_width(self, width: int) -> None:
-        if width < 1 or width % self.group != 0:
-            raise ConfigError(f"width is {width}; {self.name} needs a positive multiple of {self.group}")
-
-
-_BYTES_PER_ELEMENT = {
-    RecordFormat.FP4_MAIN: Fraction(9, 16),
-    RecordFormat.MXFP8: Fraction(33, 32),
-    RecordFormat.MXFP4_INDEX: Fraction(17, 32),
-    RecordFormat.FLOAT64: Fraction(8),
-}
-_RELEASED = {288: RecordFormat.FP4_MAIN, 528: RecordFormat.MXFP8, 68: RecordFormat.MXFP4_INDEX}
-
-
-def identify_format(record_bytes: int, width: int | None = None) -> RecordFormat:
-    """The format of records of `record_bytes`: of that width, or, without one, of the released model.
-
-    Raises ConfigError for anything else: 132 bytes would be two legacy index formats, 584 and 592 older models'
-    records.
-    """
-    if width is None:
-        if record_bytes not in _RELEASED:
-            raise ConfigError(
-                f"record of {record_bytes} bytes has no format of its own; 288 (FP4_MAIN), 528 (MXFP8) and "
-                "68 (MXFP4_INDEX) have, any other needs its width or format"
-            )
-        return _RELEASED[record_bytes]
-    for record_format, per_element in _BYTES_PER_ELEMENT.items():
-        if per_element * width == record_bytes:
-            return record_format
-    raise ConfigError(f"record of {record_bytes} bytes fits no format at width {width}")
+from thalweg.kernels.reference.record_format import RecordFormat
 
 
 def store_records(
@@ -119,15 +40,14 @@ def store_records(
         )
     _check_slots(slots, view.shape[0] * entries)
     kept = (slots >= 0).nonzero()[:, 0]
-    flat, rows = slots[kept].long(), rows[kept]
-    data, scales = _encode(rows, record_format, refuse_nan)
+    if kept.numel() == 0:
+        return
+    flat = slots[kept].long()
+    data, scales = _encode(rows[kept], record_format, refuse_nan)
     page, entry = flat // entries, flat % entries
-    if record_format.is_block_split:
-        data_view, scale_view = _split_page(view, record_format)
-        data_view[page, entry] = data
-        scale_view[page, entry] = scales
-    else:
-        view[page, entry, 0] = torch.cat((data, scales), dim=1)
+    data_view, scale_view = _parts(view, record_format)
+    data_view[page, entry] = data
+    scale_view[page, entry] = scales
 
 
 def store_mxfp8(view: torch.Tensor, slots: torch.Tensor, rows: torch.Tensor, *, refuse_nan: bool = False) -> None:
@@ -217,27 +137,46 @@ def _gather_bytes(
     """Data and scale bytes of entries; those of slot 0 where a slot is -1."""
     entries = _check_view(view, record_format)
     _check_slots(slots, view.shape[0] * entries)
-    flat = slots.long().clamp(min=0)
-    page, entry = flat // entries, flat % entries
-    if record_format.is_block_split:
-        data_view, scale_view = _split_page(view, record_format)
-        return data_view[page, entry], scale_view[page, entry]
-    record = view[page, entry, 0]
-    split = record_format.data_bytes(record_format.width(view.shape[3]))
-    return record[..., :split], record[..., split:]
+    slots = slots.long().clamp(min=0)
+    data, scales = _parts(view, record_format)
+    return _rows_at(data, slots), _rows_at(scales, slots)
+
+
+def _parts(view: torch.Tensor, record_format: RecordFormat) -> tuple[torch.Tensor, torch.Tensor]:
+    """Data [pages, entries, data bytes] and scales [pages, entries, scale bytes] of all entries, sharing the view."""
+    pages, entries, _, record_bytes = view.shape
+    width = record_format.width(record_bytes)
+    data_bytes, scale_bytes = record_format.data_bytes(width), record_format.scale_bytes(width)
+    if not record_format.is_block_split:
+        data, scales = view[:, :, 0].split_with_sizes((data_bytes, scale_bytes), -1)
+        return data, scales
+    stride, start = view.stride(0), view.storage_offset()
+    data = view.as_strided((pages, entries, data_bytes), (stride, data_bytes, 1), start)
+    scales = view.as_strided((pages, entries, scale_bytes), (stride, scale_bytes, 1), start + entries * data_bytes)
+    return data, scales
+
+
+def _rows_at(view: torch.Tensor, slots: torch.Tensor) -> torch.Tensor:
+    """Rows [..., size] of a view [pages, entries, size], by flat slots [...].
+
+    Pages may lie any number of bytes apart. So a row is found by its first byte, in a view with a row from every byte
+    on: one look-up of whole rows, many times faster than indexing by page and entry.
+    """
+    pages, entries, size = view.shape
+    page_bytes, entry_bytes, _ = view.stride()
+    last_byte = (pages - 1) * page_bytes + (entries - 1) * entry_bytes
+    row_from_every_byte = view.as_strided((last_byte + 1, size), (1, 1))
+    first_byte = slots * entry_bytes + slots // entries * (page_bytes - entries * entry_bytes)
+    return row_from_every_byte.index_select(0, first_byte.flatten()).view(*slots.shape, size)
 
 
 def _encode(rows: torch.Tensor, record_format: RecordFormat, refuse_nan: bool) -> tuple[torch.Tensor, torch.Tensor]:
     if record_format is RecordFormat.FLOAT64:
         data = rows.double().contiguous().view(torch.uint8)
         return data, data[:, :0]
-    nan = torch.isnan(rows)
-    if refuse_nan and bool(nan.any()):
-        raise ConfigError(f"rows to store hold {int(nan.sum())} NaN elements; only numbers can be cached")
-    rows = rows.masked_fill(nan, 0.0)
     if record_format is RecordFormat.FP4_MAIN:
-        return quant.quantize_fp4_e4m3(rows)
-    return quant.quantize_mxfp8(rows) if record_format is RecordFormat.MXFP8 else quant.quantize_mxfp4(rows)
+        return quant.quantize_fp4_e4m3(rows, refuse_nan)
+    return (quant.quantize_mxfp8 if record_format is RecordFormat.MXFP8 else quant.quantize_mxfp4)(rows, refuse_nan)
 
 
 def _decode(data: torch.Tensor, scales: torch.Tensor, record_format: RecordFormat, dtype: torch.dtype) -> torch.Tensor:
@@ -250,24 +189,13 @@ def _decode(data: torch.Tensor, scales: torch.Tensor, record_format: RecordForma
     return quant.dequantize_mxfp4(data, scales, dtype)
 
 
-def _split_page(view: torch.Tensor, record_format: RecordFormat) -> tuple[torch.Tensor, torch.Tensor]:
-    """Data [pages, entries, data bytes] and scales [pages, entries, scale bytes] of a block-split view, sharing it."""
-    pages, entries, _, record_bytes = view.shape
-    width = record_format.width(record_bytes)
-    data_bytes, scale_bytes = record_format.data_bytes(width), record_format.scale_bytes(width)
-    stride, start = view.stride(0), view.storage_offset()
-    data = view.as_strided((pages, entries, data_bytes), (stride, data_bytes, 1), start)
-    scales = view.as_strided((pages, entries, scale_bytes), (stride, scale_bytes, 1), start + entries * data_bytes)
-    return data, scales
-
-
 def _check_view(view: torch.Tensor, record_format: RecordFormat) -> int:
     """Entries per page of a well-formed view."""
     if view.dtype != torch.uint8 or view.dim() != 4 or view.shape[2] != 1:
         raise ConfigError(
             f"view is {view.dtype} {tuple(view.shape)}; uint8 [pages, entries, 1, record_bytes] is needed"
         )
-    if record_format.is_block_split and (view.stride(3) != 1 or view.stride(1) != view.shape[3]):
+    if view.stride(3) != 1 or (record_format.is_block_split and view.stride(1) != view.shape[3]):
         raise ConfigError(f"view has strides {view.stride()}; {record_format.name} pages must be contiguous inside")
     return view.shape[1]
 

@@ -32,7 +32,7 @@ def cast_per_token(x: Tensor, value_format: str, group: int, scale_format: str) 
     largest, floor = VALUE_FORMATS[value_format]
     if scale_format == "e4m3":
         floor = largest * 2.0**-9
-    groups = split_last(carried(x).to(torch.float32), group)
+    groups = split_last(carried(x).float(), group)
     amax = torch.clamp(groups.abs().amax(-1), min=floor)
     scale = amax / largest
     if scale_format == "float32":
@@ -53,7 +53,7 @@ def pack_scales(scales: Tensor) -> Tensor:
     """Exponent bytes of power-of-two scales float32 [..., G], four to an int32 [..., G / 4], the first lowest."""
     if scales.shape[-1] % 4:
         raise ConfigError(f"scales have {scales.shape[-1]} columns; packing four to a word needs a multiple of 4")
-    exponents = (scales.to(torch.float32).contiguous().view(torch.int32) >> 23).to(torch.uint8)
+    exponents = (scales.float().contiguous().view(torch.int32) >> 23).to(torch.uint8)
     return exponents.contiguous().view(torch.int32)
 
 

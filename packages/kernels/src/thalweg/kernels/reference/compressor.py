@@ -39,7 +39,7 @@ def pool_groups(score: torch.Tensor, latent: torch.Tensor) -> torch.Tensor:
     pooled = (exponentials[..., 0, :] / total) * wide_latent[..., 0, :]
     for token in range(1, ratio):
         pooled = pooled + (exponentials[..., token, :] / total) * wide_latent[..., token, :]
-    return pooled.to(latent.dtype)
+    return pooled.type_as(latent)
 
 
 def pool_prefill(
@@ -84,8 +84,8 @@ def pool_prefill(
     is_new = (chunk_row >= 0) & is_entry[:, None]
     row = torch.where(is_new, offsets[sequence, None] + chunk_row, 0)
     old = ring[slots[sequence, None], position % length]
-    group_score = torch.where(is_new[..., None], score[row], old[..., SCORE, :].to(score.dtype))
-    group_latent = torch.where(is_new[..., None], latent[row], old[..., LATENT, :].to(latent.dtype))
+    group_score = torch.where(is_new[..., None], score[row], old[..., SCORE, :].type_as(score))
+    group_latent = torch.where(is_new[..., None], latent[row], old[..., LATENT, :].type_as(latent))
     pooled = torch.where(is_entry[:, None], pool_groups(group_score, group_latent), 0.0)
 
     sequence, rank = _rows_of(offsets, slots.numel())
@@ -121,14 +121,14 @@ def pool_decode(
     closes = (position + 1) % ratio == 0
     group_position = (position // ratio * ratio)[:, None] + torch.arange(ratio, device=ring.device)
     group = ring[slots[:, None], group_position % ring.shape[1]]
-    pooled = pool_groups(group[..., SCORE, :].to(score.dtype), group[..., LATENT, :].to(latent.dtype))
+    pooled = pool_groups(group[..., SCORE, :].type_as(score), group[..., LATENT, :].type_as(latent))
     return torch.where(closes[:, None], pooled, 0.0)
 
 
 def _store(
     ring: torch.Tensor, slots: torch.Tensor, positions: torch.Tensor, score: torch.Tensor, latent: torch.Tensor
 ) -> None:
-    rows = torch.stack((score, latent), dim=1).to(ring.dtype)
+    rows = torch.stack((score, latent), dim=1).type_as(ring)
     ring[slots, positions % ring.shape[1]] = rows
 
 

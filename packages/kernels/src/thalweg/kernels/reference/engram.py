@@ -23,7 +23,7 @@ def ngram_window(tokens: Tensor, history: Tensor, lengths: Tensor, pad: int) -> 
     """
     batch, back = history.shape
     check_shape("lengths", lengths, (batch,))
-    lengths = lengths.to(torch.int64)
+    lengths = lengths.long()
     if int(lengths.sum()) != tokens.shape[0]:
         raise ConfigError(f"lengths add up to {int(lengths.sum())}; there are {tokens.shape[0]} tokens")
     device = tokens.device
@@ -36,7 +36,7 @@ def ngram_window(tokens: Tensor, history: Tensor, lengths: Tensor, pad: int) -> 
     fresh = tokens[(row.unsqueeze(-1) - age).clamp(min=0)] if tokens.shape[0] else tokens.new_empty(0, back + 1)
     old = history[sequence.unsqueeze(-1), (back + index).clamp(min=0, max=max(back - 1, 0))] if back else fresh
     window = torch.where(index >= 0, fresh, old)
-    blocked = torch.cumsum((window < 0).to(torch.int64), -1) > 0
+    blocked = torch.cumsum((window < 0).long(), -1) > 0
     return torch.where(blocked, pad, window)
 
 
@@ -75,10 +75,10 @@ def engram_gate(x: Tensor, keys: Tensor, q_weight: Tensor, k_weight: Tensor, eps
     check_shape("q_weight", q_weight, (m, h))
     check_shape("k_weight", k_weight, (m, h))
     value = carried(x)
-    keys, q_weight, k_weight = (t.to(value.dtype) for t in (keys, q_weight, k_weight))
+    keys, q_weight, k_weight = (t.type_as(value) for t in (keys, q_weight, k_weight))
     dot = sum_last(value * q_weight * k_weight * keys)
     dot = dot * torch.rsqrt(sum_last(value * value) / h + eps) * torch.rsqrt(sum_last(keys * keys) / h + eps) * h**-0.5
-    return squash(dot).to(x.dtype)
+    return squash(dot).type_as(x)
 
 
 def squash(dot: Tensor) -> Tensor:
@@ -92,10 +92,10 @@ def engram_apply(x: Tensor, value: Tensor, gate: Tensor, image_mask: Tensor | No
     check_shape("value", value, (n, h))
     check_shape("gate", gate, (n, m))
     carrier = carried(x)
-    result = carrier + gate.to(carrier.dtype).unsqueeze(-1) * value.to(carrier.dtype).unsqueeze(1)
+    result = carrier + gate.type_as(carrier).unsqueeze(-1) * value.type_as(carrier).unsqueeze(1)
     if image_mask is not None:
         result = torch.where(image_mask.view(n, 1, 1), carrier, result)
-    return result.to(x.dtype)
+    return result.type_as(x)
 
 
 OPS: dict[str, Callable[..., Any]] = {

@@ -14,11 +14,12 @@ from thalweg.kernels.reference.numerics import split_last
 
 E4M3_MAX = 448.0
 E2M1_MAX = 6.0
-EXPONENT_BITS = 0x7F800000
-MANTISSA_BITS = 0x007FFFFF
+# Tensors: an operator that has to wrap a Python integer takes twice as long on small operands.
+EXPONENT_BITS = torch.tensor(0x7F800000, dtype=torch.int32)
+MANTISSA_BITS = torch.tensor(0x007FFFFF, dtype=torch.int32)
 
 E2M1_VALUES = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6])
-E4M3_VALUES = torch.arange(256).to(torch.uint8).view(torch.float8_e4m3fn).to(torch.float32)
+E4M3_VALUES = torch.arange(256).to(torch.uint8).view(torch.float8_e4m3fn).float()
 UE8M0_VALUES = torch.tensor([2.0 ** (byte - 127) for byte in range(255)] + [torch.nan])
 _NIBBLES = torch.arange(256)
 # Both values of a byte as one 64-bit word: a single look-up then fetches the pair.
@@ -47,8 +48,8 @@ def encode_e2m1(x: Tensor) -> Tensor:
     magnitude = torch.nan_to_num(x.abs(), nan=E2M1_MAX).clamp(max=E2M1_MAX)
     binade = _binade(magnitude).clamp(min=1)
     steps = torch.round(2 * magnitude / binade)  # in units of the spacing, which is half of 1, 2 or 4
-    code = steps.to(torch.int32) + (binade.view(torch.int32) >> 22) - 254
-    return (code + (torch.signbit(x).to(torch.int32) << 3)).to(torch.uint8)
+    code = steps.int() + (binade.view(torch.int32) >> 22) - 254
+    return (code + (torch.signbit(x).int() << 3)).to(torch.uint8)
 
 
 def decode_e2m1(codes: Tensor) -> Tensor:
@@ -102,5 +103,5 @@ def _binade(x: Tensor) -> Tensor:
 def _look_up(table: Tensor, codes: Tensor) -> Tensor:
     if codes.dtype != torch.uint8:
         raise ConfigError(f"codes have dtype {codes.dtype}; uint8 is required")
-    index = codes.reshape(-1).to(torch.int32)
+    index = codes.reshape(-1).int()
     return torch.index_select(table.to(codes.device), 0, index).view(codes.shape)

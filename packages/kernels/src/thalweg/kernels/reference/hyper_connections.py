@@ -27,7 +27,7 @@ def hc_mixes(x: Tensor, fn: Tensor, eps: float) -> Tensor:
     check_shape("fn", fn, ((2 + m) * m, m * h))
     flat = carried(x).reshape(n, m * h)
     mean_square = sum_last(flat * flat).unsqueeze(-1) / (m * h)
-    return (matmul(flat, fn.to(flat.dtype)) * torch.rsqrt(mean_square + eps)).to(x.dtype)
+    return (matmul(flat, fn.type_as(flat)) * torch.rsqrt(mean_square + eps)).type_as(x)
 
 
 def hc_coefficients(
@@ -44,10 +44,10 @@ def hc_coefficients(
         raise ConfigError(f"iters is {iters}; at least 1 column division is needed")
     value = carried(z)
     factors = torch.cat((scale[0].expand(m), scale[1].expand(m), scale[2].expand(m * m)))
-    value = value * factors.to(value.dtype) + base.to(value.dtype)
+    value = value * factors.type_as(value) + base.type_as(value)
     gates = sigmoid(value[:, : 2 * m])
     comb = sinkhorn(split_last(value[:, 2 * m :], m), iters, eps)
-    return (gates[:, :m] + eps).to(z.dtype), (2 * gates[:, m:]).to(z.dtype), comb.to(z.dtype)
+    return (gates[:, :m] + eps).type_as(z), (2 * gates[:, m:]).type_as(z), comb.type_as(z)
 
 
 def sinkhorn(logits: Tensor, iters: int, eps: float) -> Tensor:
@@ -73,7 +73,8 @@ def _normalised(comb: _Array, total: Callable[[_Array, int], _Array], iters: int
 
 def _sum_in_order(comb: Tensor, axis: int) -> Tensor:
     """Sum over one axis in index order, kept as an axis of 1: torch.sum changes its order with the number of rows."""
-    return functools.reduce(torch.add, comb.split(1, axis))
+    first, *others = torch.split(comb, 1, axis)
+    return functools.reduce(lambda total, part: total + part, others, first)
 
 
 def _numpy_sum(comb: _Matrices, axis: int) -> _Matrices:
@@ -86,7 +87,7 @@ def hc_collapse(x: Tensor, pre: Tensor) -> Tensor:
     """Sub-layer input sum_j pre_j X_j [n, h] of x [n, m, h] and pre [n, m]."""
     check_shape("pre", pre, tuple(x.shape[:2]))
     value = carried(x)
-    return torch.bmm(pre.to(value.dtype).unsqueeze(1), value).squeeze(1).to(x.dtype)
+    return torch.bmm(pre.type_as(value).unsqueeze(1), value).squeeze(1).type_as(x)
 
 
 def hc_expand(x: Tensor, y: Tensor, post: Tensor, comb: Tensor) -> Tensor:
@@ -96,9 +97,9 @@ def hc_expand(x: Tensor, y: Tensor, post: Tensor, comb: Tensor) -> Tensor:
     check_shape("post", post, (n, m))
     check_shape("comb", comb, (n, m, m))
     value = carried(x)
-    post, comb = post.to(value.dtype), comb.to(value.dtype)
+    post, comb = post.type_as(value), comb.type_as(value)
     # One product per row of the batch, all of one shape: no row can see how many others there are.
-    return torch.baddbmm(post.unsqueeze(-1) * y.to(value.dtype).unsqueeze(1), comb.transpose(1, 2), value).to(x.dtype)
+    return torch.baddbmm(post.unsqueeze(-1) * y.type_as(value).unsqueeze(1), comb.transpose(1, 2), value).type_as(x)
 
 
 OPS: dict[str, Callable[..., Any]] = {

@@ -29,7 +29,7 @@ def indexer_scores(q: Tensor, weights: Tensor, keys: Tensor, begin: Tensor, end:
     check_shape("keys", keys, ("M", dim))
     check_shape("begin", begin, (n,))
     check_shape("end", end, (n,))
-    lengths = (end - begin).to(torch.int64)
+    lengths = (end - begin).long()
     width = max(int(lengths.max()), 0) if n else 0
     if width == 0:
         return q.new_full((n, 0), -torch.inf)
@@ -55,7 +55,7 @@ def indexer_scores(q: Tensor, weights: Tensor, keys: Tensor, begin: Tensor, end:
             part = slice(i, i + limit)
             scores[part] = _scores_of_own_keys(query[part], scale[part], table, begin[part], width)
     hidden = torch.arange(width, device=q.device) >= lengths.unsqueeze(-1)
-    return scores.masked_fill_(hidden, -torch.inf).to(q.dtype)
+    return scores.masked_fill_(hidden, -torch.inf).type_as(q)
 
 
 def _scores_of_one_sequence(query: Tensor, weights: Tensor, keys: Tensor) -> Tensor:
@@ -75,7 +75,7 @@ def _scores_of_own_keys(query: Tensor, weights: Tensor, table: Tensor, begin: Te
     n, groups, dim = query.shape
     count = -(-width // KEY_TILE)
     column = torch.arange(count * KEY_TILE, device=query.device)
-    index = (begin.to(torch.int64).unsqueeze(-1) + column).clamp(max=table.shape[0] - 1)
+    index = (begin.long().unsqueeze(-1) + column).clamp(max=table.shape[0] - 1)
     tiles = table[index].view(n * count, KEY_TILE, dim)
     repeated = query.unsqueeze(1).expand(n, count, groups, dim).reshape(n * count, groups, dim)
     products = batched_row_products(repeated, tiles).view(n, count, groups, KEY_TILE)
@@ -132,7 +132,7 @@ def select_topk(scores: Tensor, visible: Tensor, k: int) -> Tensor:
     ids = torch.full((n, k), -1, dtype=torch.int32, device=scores.device)
     rows, columns = kept.nonzero(as_tuple=True)
     rank = kept.cumsum(-1, dtype=torch.int32)[rows, columns] - 1
-    ids[rows, rank.to(torch.int64)] = columns.to(torch.int32)
+    ids[rows, rank.long()] = columns.int()
     return ids
 
 
@@ -156,7 +156,7 @@ def restrict_to_blocks(scores: Tensor, blocks: Tensor, block_size: int) -> Tenso
     check_shape("blocks", blocks, (n, "C"))
     count = -(-entries // block_size)
     chosen = torch.zeros(n, count + 1, dtype=torch.bool, device=scores.device)
-    chosen.scatter_(1, torch.where(blocks < 0, count, blocks).to(torch.int64), True)
+    chosen.scatter_(1, torch.where(blocks < 0, count, blocks).long(), True)
     inside = chosen[:, :count].repeat_interleave(block_size, 1)[:, :entries]
     return scores.masked_fill(~inside, -torch.inf)
 
@@ -165,7 +165,7 @@ def compact_lengths(blocks: Tensor, visible: Tensor, block_size: int) -> Tensor:
     """Visible entries, int32 [n], inside the listed blocks int [n, C] (-1 = none); visible int [n] counts entries."""
     check_shape("visible", visible, (blocks.shape[0],))
     inside = (visible.unsqueeze(-1) - blocks * block_size).clamp(min=0, max=block_size)
-    return torch.where(blocks < 0, 0, inside).sum(-1).to(torch.int32)
+    return torch.where(blocks < 0, 0, inside).sum(-1).int()
 
 
 def restore_indices(compact: Tensor, blocks: Tensor, block_size: int, offset: Tensor | None = None) -> Tensor:
@@ -177,12 +177,12 @@ def restore_indices(compact: Tensor, blocks: Tensor, block_size: int, offset: Te
     check_shape("compact", compact, (n, "k"))
     slot = compact.div(block_size, rounding_mode="floor")
     known = (compact >= 0) & (slot < listed)
-    block = blocks.gather(1, torch.where(known, slot, 0).to(torch.int64))
+    block = blocks.gather(1, torch.where(known, slot, 0).long())
     restored = block * block_size + compact % block_size
     if offset is not None:
         check_shape("offset", offset, (n,))
         restored = restored + offset.unsqueeze(-1)
-    return torch.where(known & (block >= 0), restored, -1).to(torch.int32)
+    return torch.where(known & (block >= 0), restored, -1).int()
 
 
 OPS: dict[str, Callable[..., Any]] = {

@@ -93,7 +93,7 @@ def decode_metadata(
     is_own = column < widths[sequence, None]
     source = torch.where(is_own, offsets[sequence, None] + column, 0)
     if block_ids.numel():
-        tables.copy_(torch.where(is_own, block_ids[source].to(tables.dtype), tables))
+        tables.copy_(torch.where(is_own, block_ids[source].type_as(tables), tables))
 
     visible = torch.clamp(position + 1, max=window_size)
     reads = torch.stack((slot * ring_length + (position - visible + 1) % ring_length, visible), dim=1)
@@ -181,7 +181,7 @@ def cat_kv_indices(window_indices: torch.Tensor, compressed_indices: torch.Tenso
     window_indices: int [T, K1]. compressed_indices: int [T, K2]; -1 stays -1.
     """
     moved = torch.where(compressed_indices < 0, -1, compressed_indices + shift)
-    return torch.cat((window_indices, moved.to(window_indices.dtype)), dim=1)
+    return torch.cat((window_indices, moved.type_as(window_indices)), dim=1)
 
 
 def topk_to_slots(

@@ -16,7 +16,7 @@ REPLICA_STRIDE = 23333
 
 def gate_scores(logits: Tensor) -> Tensor:
     """sqrt(softplus(logits)) [n, E]."""
-    return torch.sqrt(softplus(carried(logits, "logits"))).to(logits.dtype)
+    return torch.sqrt(softplus(carried(logits, "logits"))).type_as(logits)
 
 
 def route(
@@ -39,13 +39,13 @@ def route(
     biased = scores
     if bias is not None:
         check_shape("bias", bias, (experts,))
-        biased = scores + bias.to(scores.dtype)
+        biased = scores + bias.type_as(scores)
     if image_mask is not None:
         if image_bias is None:
             raise ConfigError("image_mask was given without image_bias; rows of images need their own bias")
         check_shape("image_mask", image_mask, (n,))
         check_shape("image_bias", image_bias, (experts,))
-        biased = torch.where(image_mask.unsqueeze(-1), scores + image_bias.to(scores.dtype), biased)
+        biased = torch.where(image_mask.unsqueeze(-1), scores + image_bias.type_as(scores), biased)
     ids = _largest(biased.detach(), topk)
     selected = scores.gather(-1, ids)
     weights = selected / (selected.sum(-1, keepdim=True) + 1e-20) * scaling
@@ -71,8 +71,8 @@ def choose_replicas(ids: Tensor, to_physical: Tensor, replica_count: Tensor, ep_
     """
     known = ids.clamp(min=0)
     turn = ep_rank + REPLICA_STRIDE * torch.arange(ids.shape[0], device=ids.device).unsqueeze(-1)
-    copy = turn % replica_count.to(torch.int64)[known]
-    return torch.where(ids < 0, -1, to_physical.to(torch.int64)[known, copy])
+    copy = turn % replica_count.long()[known]
+    return torch.where(ids < 0, -1, to_physical.long()[known, copy])
 
 
 def swiglu(gate: Tensor, up: Tensor, limit: float, weights: Tensor | None = None) -> Tensor:
@@ -83,15 +83,15 @@ def swiglu(gate: Tensor, up: Tensor, limit: float, weights: Tensor | None = None
     product = g * sigmoid(g) * u
     if weights is not None:
         check_shape("weights", weights, (gate.shape[0],))
-        product = product * weights.to(product.dtype).unsqueeze(-1)
-    return product.to(gate.dtype)
+        product = product * weights.type_as(product).unsqueeze(-1)
+    return product.type_as(gate)
 
 
 def psum_valid_rows(ends: Tensor, alignment: int, num_rows: int) -> Tensor:
     """Which of num_rows rows of the prefix-sum layout hold a token: ends int [E]; group g starts at an aligned row."""
     if alignment <= 0:
         raise ConfigError(f"alignment is {alignment}; it must be positive")
-    ends = ends.to(torch.int64)
+    ends = ends.long()
     previous = torch.cat((ends.new_zeros(1), ends[:-1]))
     starts = (previous + alignment - 1) // alignment * alignment
     rows = torch.arange(num_rows, device=ends.device).unsqueeze(-1)

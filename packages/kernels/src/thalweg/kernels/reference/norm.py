@@ -17,7 +17,7 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     check_shape("weight", weight, (width,))
     value = carried(x)
     mean_square = sum_last(value * value).unsqueeze(-1) / width
-    return (value * torch.rsqrt(mean_square + eps) * weight.to(value.dtype)).to(x.dtype)
+    return (value * torch.rsqrt(mean_square + eps) * weight.type_as(value)).type_as(x)
 
 
 OPS: dict[str, Callable[..., Any]] = {"rms_norm": rms_norm}

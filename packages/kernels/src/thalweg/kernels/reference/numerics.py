@@ -20,12 +20,12 @@ SUM_PIECE = 8192
 
 def round_bf16(x: Tensor) -> Tensor:
     """The values of `x` rounded to bfloat16, in the dtype of `x`; a cast of float64 goes through float32."""
-    return x.to(torch.bfloat16).to(x.dtype)
+    return x.bfloat16().type_as(x)
 
 
 def round_f32(x: Tensor) -> Tensor:
     """The values of `x` rounded to float32, in the dtype of `x`."""
-    return x.to(torch.float32).to(x.dtype)
+    return x.float().type_as(x)
 
 
 def sigmoid(x: Tensor) -> Tensor:

@@ -43,7 +43,7 @@ def fake_mxfp8(x: Tensor) -> Tensor:
     """x as MXFP8 stores it, in the dtype of x."""
     groups = _groups(x, MX_GROUP)
     scale = _mx_scale(groups, E4M3_AMAX_FLOOR, E4M3_MAX)
-    return (formats.round_e4m3(groups / scale) * scale).view(x.shape).to(x.dtype)
+    return (formats.round_e4m3(groups / scale) * scale).view(x.shape).type_as(x)
 
 
 def quantize_mxfp4(x: Tensor, refuse_nan: bool = False) -> tuple[Tensor, Tensor]:
@@ -65,7 +65,7 @@ def fake_mxfp4(x: Tensor) -> Tensor:
     """x as MXFP4 stores it, in the dtype of x."""
     groups = _groups(x, MX_GROUP)
     scale = _mx_scale(groups, E2M1_AMAX_FLOOR, E2M1_MAX)
-    return (formats.round_e2m1(groups / scale) * scale).view(x.shape).to(x.dtype)
+    return (formats.round_e2m1(groups / scale) * scale).view(x.shape).type_as(x)
 
 
 def quantize_fp4_e4m3(x: Tensor, refuse_nan: bool = False) -> tuple[Tensor, Tensor]:
@@ -90,7 +90,7 @@ def fake_fp4_e4m3(x: Tensor) -> Tensor:
     """x as the main compressed cache stores it, in the dtype of x."""
     groups = _groups(x, FP4_GROUP)
     scale = _fp4_scale(groups)
-    return (formats.round_e2m1(groups * torch.reciprocal(scale)) * scale).view(x.shape).to(x.dtype)
+    return (formats.round_e2m1(groups * torch.reciprocal(scale)) * scale).view(x.shape).type_as(x)
 
 
 def quantize_fp8_weight(weight: Tensor) -> tuple[Tensor, Tensor]:
@@ -98,7 +98,7 @@ def quantize_fp8_weight(weight: Tensor) -> tuple[Tensor, Tensor]:
     check_shape("weight", weight, ("o", "i"))
     rows, columns = weight.shape
     padded = torch.nn.functional.pad(
-        carried(weight, "weight").to(torch.float32), (0, -columns % WEIGHT_TILE, 0, -rows % WEIGHT_TILE)
+        carried(weight, "weight").float(), (0, -columns % WEIGHT_TILE, 0, -rows % WEIGHT_TILE)
     )
     tiles = split_last(padded, WEIGHT_TILE).view(-(-rows // WEIGHT_TILE), WEIGHT_TILE, -1, WEIGHT_TILE)
     scale = _mx_scale(tiles.transpose(1, 2).flatten(-2), E4M3_AMAX_FLOOR, E4M3_MAX).squeeze(-1)
@@ -119,9 +119,9 @@ def _groups(x: Tensor, size: int, refuse_nan: bool = False) -> Tensor:
     """x [..., D] as contiguous float32 [..., D / size, size] without NaN."""
     if x.dim() == 0 or x.shape[-1] % size:
         raise ConfigError(f"x has shape {list(x.shape)}; the last axis must be a multiple of {size}")
-    value = carried(x).to(torch.float32).contiguous()
+    value = carried(x).float().contiguous()
     if refuse_nan and bool(torch.isnan(value).any()):
-        raise ConfigError("x holds NaN; only numbers can be encoded")
+        raise ConfigError(f"x holds {int(torch.isnan(value).sum())} NaN elements; only numbers can be encoded")
     return split_last(torch.nan_to_num(value, nan=0.0, posinf=torch.inf, neginf=-torch.inf), size)
 
 

@@ -52,7 +52,7 @@ def rope_table(positions: Tensor, inv_freq: Tensor) -> tuple[Tensor, Tensor]:
     Evaluated in float32, like the tables of the tiny model's vectors: rounding a float64 cosine gives another last
     bit in a few percent of the cells, and that moves selections downstream.
     """
-    angles = positions.to(torch.float32).unsqueeze(-1) * inv_freq
+    angles = positions.float().unsqueeze(-1) * inv_freq
     return torch.cos(angles), torch.sin(angles)
 
 
@@ -68,7 +68,7 @@ def apply_rope(x: Tensor, cos: Tensor, sin: Tensor, inverse: bool = False) -> Te
             "x [n, D] or [n, H, D] and tables [n, d / 2] with d <= D are expected"
         )
     value = carried(x)
-    cos, sin = cos.to(value.dtype), sin.to(value.dtype)
+    cos, sin = cos.type_as(value), sin.type_as(value)
     if x.dim() == 3:
         cos, sin = cos.unsqueeze(1), sin.unsqueeze(1)
     if inverse:
@@ -76,7 +76,7 @@ def apply_rope(x: Tensor, cos: Tensor, sin: Tensor, inverse: bool = False) -> Te
     kept, turned = value[..., :-width], value[..., -width:]
     a, b = turned[..., 0::2], turned[..., 1::2]
     rotated = torch.stack((a * cos - b * sin, a * sin + b * cos), -1).flatten(-2)
-    return torch.cat((kept, rotated), -1).to(x.dtype)
+    return torch.cat((kept, rotated), -1).type_as(x)
 
 
 OPS: dict[str, Callable[..., Any]] = {

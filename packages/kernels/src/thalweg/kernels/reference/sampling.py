@@ -42,7 +42,7 @@ def hash_input(seeds: Tensor, positions: Tensor, case: int) -> Tensor:
         raise ConfigError(f"seeds have dtype {seeds.dtype}; uint64 or int64 is required")
     check_shape("positions", positions, tuple(seeds.shape))
     bits = seeds.view(torch.int64)
-    state = (3 * positions.to(torch.int64) + case) * _GAMMA
+    state = (3 * positions.long() + case) * _GAMMA
     return bits ^ state if case == COIN else bits + (state ^ (state << 13))
 
 
@@ -56,7 +56,7 @@ def splitmix_hash(x: Tensor) -> Tensor:
 
 def uniform(seeds: Tensor, positions: Tensor, case: int = FRESH) -> Tensor:
     """float64 numbers in [0, 1), a pure function of (seed, position, case)."""
-    return _shift_right(splitmix_hash(hash_input(seeds, positions, case)), 11).to(torch.float64) * 2.0**-53
+    return _shift_right(splitmix_hash(hash_input(seeds, positions, case)), 11).double() * 2.0**-53
 
 
 def draw(weights: Tensor, u: Tensor) -> Tensor:
@@ -71,26 +71,26 @@ def draw(weights: Tensor, u: Tensor) -> Tensor:
         raise ConfigError(f"u has dtype {u.dtype}; float64 is required")
     if vocabulary == 0:
         raise ConfigError("weights have no columns; at least one token is required")
-    sums = torch.cumsum(weights.to(torch.float64), -1)
+    sums = torch.cumsum(weights.double(), -1)
     total = sums[:, -1]
     first = (sums <= (u * total).unsqueeze(-1)).sum(-1)
     last_positive = vocabulary - 1 - (weights.flip(-1) > 0).to(torch.int8).argmax(-1)
     token = torch.where(first < vocabulary, first, last_positive)
-    return torch.where((total > 0) & torch.isfinite(total), token, -1).to(torch.int32)
+    return torch.where((total > 0) & torch.isfinite(total), token, -1).int()
 
 
 def argmax_lowest(logits: Tensor) -> Tensor:
     """Id int32 [n] of the largest of logits [n, V], the lowest among equals; -1 where the largest is not finite."""
     best = logits.amax(-1, keepdim=True)
     token = (logits == best).to(torch.int8).argmax(-1)
-    return torch.where(torch.isfinite(best.squeeze(-1)), token, -1).to(torch.int32)
+    return torch.where(torch.isfinite(best.squeeze(-1)), token, -1).int()
 
 
 def log_softmax(logits: Tensor) -> Tensor:
     """Log-probabilities float32 [n, V] of logits [n, V], evaluated in float64."""
-    value = logits.to(torch.float64)
+    value = logits.double()
     value = value - value.amax(-1, keepdim=True)
-    return (value - torch.log(sum_last(torch.exp(value))).unsqueeze(-1)).to(torch.float32)
+    return (value - torch.log(sum_last(torch.exp(value))).unsqueeze(-1)).float()
 
 
 def filter_mask(logits: Tensor, top_p: Tensor, top_k: Tensor) -> Tensor:
@@ -109,12 +109,12 @@ def filter_mask(logits: Tensor, top_p: Tensor, top_k: Tensor) -> Tensor:
         return kept
     chosen = logits[filtered]
     order = _descending(chosen)
-    ordered = chosen.gather(-1, order).to(torch.float64)
+    ordered = chosen.gather(-1, order).double()
     mass = torch.exp(ordered - ordered[:, :1])
     total = sum_last(mass).unsqueeze(-1)
     before = torch.nn.functional.pad(torch.cumsum(mass, -1)[:, :-1], (1, 0))
-    p = top_p[filtered].to(torch.float64).unsqueeze(-1)
-    k = top_k[filtered].to(torch.int64).unsqueeze(-1)
+    p = top_p[filtered].double().unsqueeze(-1)
+    k = top_k[filtered].long().unsqueeze(-1)
     rank = torch.arange(vocabulary, device=logits.device)
     survivors = (before <= p * total) | (p >= 1)
     survivors &= (rank < k) | (k <= 0)
@@ -129,7 +129,7 @@ def _descending(logits: Tensor) -> Tensor:
     # Order-preserving bits of the negated logit above the id: all keys differ, and numpy sorts integers much faster.
     bits = (logits + 0.0).view(torch.int32)
     bits = ~torch.where(bits < 0, bits ^ 0x7FFFFFFF, bits)
-    keys = (bits.to(torch.int64) << 32) | torch.arange(logits.shape[1])
+    keys = (bits.long() << 32) | torch.arange(logits.shape[1])
     return torch.from_numpy(np.sort(keys.numpy(), axis=-1)) & 0xFFFFFFFF
 
 
@@ -148,15 +148,15 @@ def filtered_logprobs(logits: Tensor, temperature: Tensor, top_p: Tensor, top_k:
     if bool(((top_k < 1) & (top_k != -1)).any()):
         raise ConfigError(f"top_k holds {top_k.tolist()}; every value must be -1 or positive")
     greedy = is_greedy(temperature)
-    scale = torch.reciprocal(torch.where(greedy, GREEDY_BELOW, temperature.to(torch.float32)))
-    tempered = logits.to(torch.float32) * scale.unsqueeze(-1)
+    scale = torch.reciprocal(torch.where(greedy, GREEDY_BELOW, temperature.float()))
+    tempered = logits.float() * scale.unsqueeze(-1)
     kept = filter_mask(tempered, torch.where(greedy, 1.0, top_p), torch.where(greedy, -1, top_k))
     return log_softmax(tempered.masked_fill(~kept, -torch.inf))
 
 
 def is_greedy(temperature: Tensor) -> Tensor:
     """Rows bool [n] that take the argmax: temperature [n] below 1e-5."""
-    return temperature.to(torch.float32) < GREEDY_BELOW
+    return temperature.float() < GREEDY_BELOW
 
 
 def sample_tokens(
