@@ -147,6 +147,24 @@ def test_nan_is_written_as_zero_or_refused_on_demand(record_format: RecordFormat
     cache.store_records(views[0], torch.tensor([0, -1]), rows, record_format, refuse_nan=True)
 
 
+def test_no_slots_of_no_pages_have_no_rows() -> None:
+    view, none = torch.zeros(0, 3, 1, 66, dtype=torch.uint8), torch.zeros(0, dtype=torch.int32)
+    cache.store_records(view, none, torch.zeros(0, 64), RecordFormat.MXFP8)
+    assert cache.gather_records(view, none, RecordFormat.MXFP8).shape == (0, 64)
+
+
+def test_views_whose_entries_lie_apart_are_read_and_written() -> None:
+    pages = torch.full((2, 3, 100), CANARY, dtype=torch.uint8)
+    view, rows = pages[:, :, None, 20:86], torch.randn(2, 64)
+    cache.store_records(view, torch.tensor([4, 1]), rows, RecordFormat.MXFP8)
+    packed = torch.zeros(2, 3, 1, 66, dtype=torch.uint8)
+    cache.store_records(packed, torch.tensor([4, 1]), rows, RecordFormat.MXFP8)
+    slots = torch.tensor([1, 4])
+    got = cache.gather_records(view, slots, RecordFormat.MXFP8)
+    assert torch.equal(got, cache.gather_records(packed, slots, RecordFormat.MXFP8))
+    assert int((pages != CANARY).any(-1).sum()) == 2
+
+
 def test_plain_records_keep_every_bit_of_a_row() -> None:
     rows = torch.randn(3, 32, dtype=torch.float64)
     rows[1, 0] = torch.nan

@@ -98,8 +98,8 @@ class Attention:
         if state.selection is None:
             raise InvariantError(f"layer {self._layer} reads a selection before any indexer made one")
         entries, entry_indices = state.memory.selected_main(self._kv_source, state.selection)
-        shifted = torch.where(entry_indices >= 0, entry_indices + keys.shape[0], entry_indices)
-        return torch.cat([keys, entries]), torch.cat([indices, shifted], dim=1)
+        joined = self._numerics.ops.cat_kv_indices(indices, entry_indices, keys.shape[0])
+        return torch.cat([keys, entries]), joined
 
     def _project(self, attended: torch.Tensor) -> torch.Tensor:
         n, w = self._numerics, self._weights

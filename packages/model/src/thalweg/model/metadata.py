@@ -65,7 +65,7 @@ class DecodeMetadata:
     """Where the rows of a decode step read and write the cache; one entry per query token."""
 
     query_indices: torch.Tensor
-    """[T] sequence row of each query, `PLACEHOLDER_QUERY` for padding."""
+    """[T] sequence row of each query, `thalweg.cache.PLACEHOLDER_QUERY` for padding."""
     state_slots: torch.Tensor
     """[T]"""
     window_store_slots: torch.Tensor
@@ -82,7 +82,3 @@ class DecodeMetadata:
     """[T] flat paged slot of that entry, else -1."""
     visible_entries: dict[int, torch.Tensor]
     """[T] number of entries the query may see."""
-
-
-PLACEHOLDER_QUERY = 998244353
-"""The sequence row of a padding query."""

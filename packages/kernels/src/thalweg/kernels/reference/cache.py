@@ -164,8 +164,8 @@ def _rows_at(view: torch.Tensor, slots: torch.Tensor) -> torch.Tensor:
     """
     pages, entries, size = view.shape
     page_bytes, entry_bytes, _ = view.stride()
-    last_byte = (pages - 1) * page_bytes + (entries - 1) * entry_bytes
-    row_from_every_byte = view.as_strided((last_byte + 1, size), (1, 1))
+    num_bytes = (pages - 1) * page_bytes + (entries - 1) * entry_bytes + 1 if pages else 0
+    row_from_every_byte = view.as_strided((num_bytes, size), (1, 1))
     first_byte = slots * entry_bytes + slots // entries * (page_bytes - entries * entry_bytes)
     return row_from_every_byte.index_select(0, first_byte.flatten()).view(*slots.shape, size)
 

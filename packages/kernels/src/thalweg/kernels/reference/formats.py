@@ -48,7 +48,7 @@ def encode_e2m1(x: Tensor) -> Tensor:
     magnitude = torch.nan_to_num(x.abs(), nan=E2M1_MAX).clamp(max=E2M1_MAX)
     binade = _binade(magnitude).clamp(min=1)
     steps = torch.round(2 * magnitude / binade)  # in units of the spacing, which is half of 1, 2 or 4
-    code = steps.int() + (binade.view(torch.int32) >> 22) - 254
+    code = steps.int() + (binade.view(torch.int32) >> 22) - 254  # two codes to each binade above that of 1
     return (code + (torch.signbit(x).int() << 3)).to(torch.uint8)
 
 
