@@ -50,11 +50,8 @@ def _attend(
     width = indices.shape[1]
     if n == 0 or width == 0 or keys.shape[0] == 0:
         none = query.new_zeros(n, heads)
-        return q * 0, none, none, none - torch.inf
+        return torch.zeros_like(q), none, none, none - torch.inf
     rows = max(1, GATHER_BYTES // (width * dim * table.element_size()))
-    if n <= rows:
-        out, level, total, peak = _attend_slice(query, table, indices, sink, scale)
-        return out.type_as(q), level, total, peak
     parts = [_attend_slice(query[i : i + rows], table, indices[i : i + rows], sink, scale) for i in range(0, n, rows)]
     out, level, total, peak = (torch.cat(part) for part in zip(*parts, strict=True))
     return out.type_as(q), level, total, peak
@@ -63,6 +60,7 @@ def _attend(
 def _attend_slice(
     query: Tensor, table: Tensor, indices: Tensor, sink: Tensor | None, scale: float
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """_attend for as many rows as may gather their keys at once."""
     valid = (indices >= 0) & (indices < table.shape[0])
     # A cell without a key reads one of the row's own keys, so that no other row's values can reach this one.
     own = torch.where(valid, indices, -1)
@@ -80,12 +78,9 @@ def _attend_slice(
     mass = torch.exp(logits - level.unsqueeze(-1))
     total = mass.sum(-1)
     denominator = total if sink is None else total + torch.exp(sink - level)
-    some = valid.any(-1)
-    if bool(some.all()):
-        return torch.bmm(mass, gathered) / denominator.unsqueeze(-1), level, total, peak
-    denominator = torch.where(some.unsqueeze(-1), denominator, 1)
-    out = torch.bmm(mass, gathered) / denominator.unsqueeze(-1)
-    return torch.where(some.view(-1, 1, 1), out, 0), level, total, peak
+    empty = ~valid.any(-1, keepdim=True)
+    out = torch.bmm(mass, gathered) / denominator.masked_fill(empty, 1).unsqueeze(-1)
+    return out.masked_fill(empty.unsqueeze(-1), 0), level, total, peak
 
 
 OPS: dict[str, Callable[..., Any]] = {
