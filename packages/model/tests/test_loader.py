@@ -182,6 +182,14 @@ def test_norms_of_hyper_connections_mark_an_unsupported_checkpoint(editable: Any
     assert "folded" in message
 
 
+def test_a_file_name_that_no_file_can_have_is_a_missing_file(editable: Any) -> None:
+    index = editable.directory / "model.safetensors.index.json"
+    document = json.loads(index.read_text())
+    document["weight_map"]["norm.weight"] = "x" * 300
+    index.write_text(json.dumps(document))
+    assert "names files that do not exist: xxx" in refusal(editable.directory)
+
+
 # Check 3: headers and byte ranges (the rest is in test_safetensors_header.py).
 
 

@@ -93,9 +93,34 @@ def test_a_name_that_appears_twice_is_refused(tmp_path: Path) -> None:
         (entry(offsets=[4, 12]), r"bytes \[4, 12\) lie outside the data area of 8 bytes"),
         (entry(offsets=[8, 0]), r"bytes \[8, 0\) lie outside"),
         (entry(shape=[3]), r"8 bytes are stored; shape \[3\] of F32 takes 12"),
+        (entry(shape=[10**300, 10**300]), r"8 bytes are stored; shape \[10+, 10+\] of F32 takes 40+$"),
+        (entry("F4", [3], [0, 2]), r"2 bytes are stored; shape \[3\] of F4 takes 1 and 4 bits"),
         (entry(offsets=[0, 4]), r"4 bytes are stored; shape \[2\] of F32 takes 8"),
     ],
 )
 def test_a_damaged_entry_is_refused_with_its_name(tmp_path: Path, bad: Any, reason: str) -> None:
     with pytest.raises(CheckpointError, match=rf"x: tensor bad: .*{reason}"):
         read_header(write(tmp_path / "x", {"bad": bad}, bytes(8)))
+
+
+@pytest.mark.parametrize(
+    ("header", "num_bytes", "reason"),
+    [
+        ({"a": entry()}, 9, "the data area has 9 bytes; the tensors of the header fill 8"),
+        ({}, 1, "the data area has 1 bytes; the tensors of the header fill 0"),
+        ({"a": entry(offsets=[1, 9])}, 9, "tensor a: begins at byte 1 of the data area; the header ends at 0"),
+        ({"a": entry(), "b": entry(offsets=[9, 17])}, 17, "tensor b: begins at byte 9 of the data area; a ends at 8"),
+        ({"a": entry(), "b": entry(offsets=[4, 12])}, 12, "tensor b: begins at byte 4 of the data area; a ends at 8"),
+    ],
+)
+def test_tensors_that_do_not_fill_the_data_area_are_refused(
+    tmp_path: Path, header: dict[str, Any], num_bytes: int, reason: str
+) -> None:
+    with pytest.raises(CheckpointError, match=reason):
+        read_header(write(tmp_path / "x", header, bytes(num_bytes)))
+
+
+def test_a_length_field_that_ends_in_the_padding_does_not_shift_every_tensor(tmp_path: Path) -> None:
+    text = json.dumps({"a": entry()}).encode() + b"  "
+    with pytest.raises(CheckpointError, match="the data area has 9 bytes; the tensors of the header fill 8"):
+        read_header(write(tmp_path / "x", text, bytes(8), length=len(text) - 1))

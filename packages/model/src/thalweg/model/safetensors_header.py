@@ -71,6 +71,7 @@ def read_header(path: Path) -> ShardHeader:
     tensors = {
         name: _entry(path, name, entry, start, file_bytes - start) for name, entry in entries if name != "__metadata__"
     }
+    _check_payload(path, tensors, start, file_bytes)
     return ShardHeader(path, file_bytes, tensors)
 
 
@@ -107,9 +108,29 @@ def _entry(path: Path, name: str, pairs: Any, start: int, data_bytes: int) -> Te
     bits = math.prod(shape) * _BITS[dtype]
     if bits != 8 * (end - begin):
         raise CheckpointError(
-            f"{where}: {end - begin} bytes are stored; shape {list(shape)} of {dtype} takes {bits / 8:g}"
+            f"{where}: {end - begin} bytes are stored; shape {list(shape)} of {dtype} takes {_bytes_of(bits)}"
         )
     return TensorHeader(name, dtype, tuple(shape), start + begin, start + end)
+
+
+def _check_payload(path: Path, tensors: dict[str, TensorHeader], start: int, file_bytes: int) -> None:
+    """The tensors fill the data area without gap or overlap; if not, the length field lies and all bytes are shifted."""
+    begin, last = start, "the header"
+    for tensor in sorted(tensors.values(), key=lambda tensor: (tensor.begin, tensor.end)):
+        if tensor.begin != begin:
+            raise CheckpointError(
+                f"{path.name}: tensor {tensor.name}: begins at byte {tensor.begin - start} of the data area; "
+                f"{last} ends at {begin - start} and tensors must follow each other"
+            )
+        begin, last = tensor.end, tensor.name
+    if begin != file_bytes:
+        raise CheckpointError(
+            f"{path.name}: the data area has {file_bytes - start} bytes; the tensors of the header fill {begin - start}"
+        )
+
+
+def _bytes_of(bits: int) -> str:
+    return str(bits // 8) if bits % 8 == 0 else f"{bits // 8} and {bits % 8} bits"
 
 
 def _naturals(value: Any) -> TypeGuard[list[int]]:

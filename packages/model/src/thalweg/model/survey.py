@@ -153,7 +153,7 @@ def _runs(numbers: list[int]) -> list[str]:
 def _read_shards(survey: Survey, index: dict[str, str]) -> None:
     """Fill `stored`; report absent and unreadable files, names spelled twice and tensors not in their shard."""
     shards = sorted(set(index.values()))
-    absent = [shard for shard in shards if not (survey.directory / shard).is_file()]
+    absent = [shard for shard in shards if not _is_file(survey.directory / shard)]
     if absent:
         survey.problems.append(f"{INDEX_NAME} names files that do not exist: {', '.join(absent)}")
     spelling: dict[str, str] = {}
@@ -179,6 +179,13 @@ def _read_shards(survey: Survey, index: dict[str, str]) -> None:
     lost = [name for name, shard in index.items() if name not in survey.stored and shard not in unreadable]
     if lost:
         survey.problems.append(f"indexed but not in their shard: {first_ten([f'{n} ({index[n]})' for n in lost])}")
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # a name that no file can have, or a folder that may not be searched
+        return False
 
 
 def _check_tensor(survey: Survey, spec: TensorSpec, found: StoredTensor) -> None:
