@@ -104,6 +104,31 @@ def test_a_changed_fixed_value_is_refused_with_key_value_and_expectation(
     assert expected in message
 
 
+HUGE = [
+    ("text_config.vocab_size", 10**30),
+    ("text_config.num_hidden_layers", 1025),
+    ("text_config.n_routed_experts", 4097),
+    ("text_config.n_routed_experts", 2**31),
+    ("text_config.engram_max_ngram_size", 2**31),
+    ("text_config.engram_n_heads", 2**63),
+    ("text_config.engram_vocab_size", 10**29),
+    ("text_config.engram_num_embeddings", [10**30, 384016682]),
+    ("text_config.num_nextn_predict_layers", 2**40),
+    ("text_config.dspark_n_routed_experts", 2**40),
+    ("vision_config.num_hidden_layers", 2**31),
+]
+
+
+@pytest.mark.parametrize(("path", "value"), HUGE)
+def test_a_number_beyond_any_checkpoint_is_refused_before_anything_is_counted_out(
+    released: dict[str, Any], path: str, value: Any
+) -> None:
+    message = refusal(changed(released, path, value))
+    assert path in message
+    assert repr(value) in message
+    assert " to " in message
+
+
 BOUNDS = [
     ("bos_token_id", -1),
     ("eos_token_id", 129280),

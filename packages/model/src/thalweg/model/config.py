@@ -33,6 +33,10 @@ from thalweg.model.topology import Topology, derive_topology
 
 _LOG = logging.getLogger(__name__)
 _TEXT = "text_config"
+_MAX_LAYERS = 1024
+_MAX_EXPERTS = 4096
+_MAX_NGRAM = 16
+_MAX_HASH_HEADS = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +74,7 @@ _YARN_OR_NULL = Rule("it must be an object or null", lambda found: found is None
 class VisionConfig:
     """The image tower and processor; `num_hidden_layers` 0 means that the checkpoint has no tower."""
 
-    num_hidden_layers: int = key(integer(0))
+    num_hidden_layers: int = key(integer(0, maximum=_MAX_LAYERS))
     hidden_size: int = key(integer(1))
     num_attention_heads: int = key(integer(1))
     intermediate_size: int = key(integer(1))
@@ -112,7 +116,7 @@ class ModelConfig:
     text_model_type: str = key(text(), section=_TEXT)
     vocab_size: int = key(integer(1), section=_TEXT)
     hidden_size: int = key(integer(32, 32), section=_TEXT)
-    num_hidden_layers: int = key(integer(1), section=_TEXT)
+    num_hidden_layers: int = key(integer(1, maximum=_MAX_LAYERS), section=_TEXT)
     num_attention_heads: int = key(integer(1), section=_TEXT)
     num_key_value_heads: int = key(equal(1), section=_TEXT)
     head_dim: int = key(integer(32, 32), section=_TEXT)
@@ -131,7 +135,7 @@ class ModelConfig:
     rope_scaling: RopeScaling | None = key(_YARN_OR_NULL, section=_TEXT, default=None)  # noqa: RUF009
     tie_word_embeddings: bool = key(boolean(), section=_TEXT, default=False)
 
-    n_routed_experts: int = key(integer(1), section=_TEXT)
+    n_routed_experts: int = key(integer(1, maximum=_MAX_EXPERTS), section=_TEXT)
     n_shared_experts: int = key(equal(1), section=_TEXT)
     num_experts_per_tok: int = key(integer(1), section=_TEXT)
     moe_intermediate_size: int = key(integer(32, 32), section=_TEXT)
@@ -160,18 +164,18 @@ class ModelConfig:
 
     engram_layer_ids: tuple[int, ...] = key(increasing(0), section=_TEXT, default=())
     engram_num_embeddings: tuple[int, ...] = key(integers(1), section=_TEXT, group="engram", default=())
-    engram_max_ngram_size: int = key(integer(2), section=_TEXT, group="engram", default=0)
+    engram_max_ngram_size: int = key(integer(2, maximum=_MAX_NGRAM), section=_TEXT, group="engram", default=0)
     engram_vocab_size: int = key(integer(1), section=_TEXT, group="engram", default=0)
-    engram_n_heads: int = key(integer(1), section=_TEXT, group="engram", default=0)
+    engram_n_heads: int = key(integer(1, maximum=_MAX_HASH_HEADS), section=_TEXT, group="engram", default=0)
     engram_head_dim: int = key(integer(32, 32), section=_TEXT, group="engram", default=0)
     engram_pad_token_id: int = key(integer(0), section=_TEXT, group="engram", default=0)
     engram_compressed_vocab_size: int | None = key(optional_integer(1), section=_TEXT, default=None)
 
-    num_nextn_predict_layers: int = key(integer(0), section=_TEXT, default=0)
+    num_nextn_predict_layers: int = key(integer(0, maximum=_MAX_LAYERS), section=_TEXT, default=0)
     dspark_block_size: int = key(integer(1), section=_TEXT, group="drafts", default=0)
     dspark_markov_rank: int = key(integer(1), section=_TEXT, group="drafts", default=0)
     dspark_target_layer_ids: tuple[int, ...] = key(increasing(0), section=_TEXT, group="drafts", default=())
-    dspark_n_routed_experts: int = key(integer(1), section=_TEXT, group="drafts", default=0)
+    dspark_n_routed_experts: int = key(integer(1, maximum=_MAX_EXPERTS), section=_TEXT, group="drafts", default=0)
     dspark_num_experts_per_tok: int = key(integer(1), section=_TEXT, group="drafts", default=0)
     dspark_noise_token_id: int = key(integer(0), section=_TEXT, group="drafts", default=0)
     dspark_target_attn_input: bool = key(equal(True), section=_TEXT, default=True)

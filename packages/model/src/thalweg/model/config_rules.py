@@ -9,6 +9,8 @@ from typing import Any, NoReturn
 
 from thalweg.interfaces import ConfigError
 
+_LARGEST = 2**31 - 1
+
 
 @dataclass(frozen=True, slots=True)
 class Rule:
@@ -46,12 +48,13 @@ def one_of(*values: str) -> Rule:
     return Rule(f"it must be one of {', '.join(map(repr, values))}", lambda found: found in values)
 
 
-def integer(minimum: int, multiple: int = 1) -> Rule:
-    """An integer with a lower bound, optionally a multiple."""
-    text = f"it must be an integer of at least {minimum}"
-    if multiple > 1:
-        text = f"it must be a multiple of {multiple}, at least {minimum}"
-    return Rule(text, lambda found: is_integer(found) and found >= minimum and found % multiple == 0)
+def integer(minimum: int, multiple: int = 1, maximum: int = _LARGEST) -> Rule:
+    """An integer with bounds, optionally a multiple. `maximum`: of counts that cost memory before a tensor is read."""
+    kind = f"a multiple of {multiple}" if multiple > 1 else "an integer"
+    return Rule(
+        f"it must be {kind} from {minimum} to {maximum}",
+        lambda found: is_integer(found) and minimum <= found <= maximum and found % multiple == 0,
+    )
 
 
 def optional_integer(minimum: int) -> Rule:
@@ -63,8 +66,8 @@ def optional_integer(minimum: int) -> Rule:
 def integers(minimum: int) -> Rule:
     """A list of integers with a lower bound."""
     return Rule(
-        f"it must be a list of integers of at least {minimum}",
-        lambda found: isinstance(found, tuple) and all(is_integer(v) and v >= minimum for v in found),
+        f"it must be a list of integers from {minimum} to {_LARGEST}",
+        lambda found: isinstance(found, tuple) and all(is_integer(v) and minimum <= v <= _LARGEST for v in found),
     )
 
 
@@ -72,7 +75,7 @@ def increasing(minimum: int) -> Rule:
     """A strictly increasing list of integers."""
     inner = integers(minimum)
     return Rule(
-        f"it must be a strictly increasing list of integers of at least {minimum}",
+        f"it must be a strictly increasing list of integers from {minimum} to {_LARGEST}",
         lambda found: inner.accepts(found) and all(a < b for a, b in pairwise(found)),
     )
 
