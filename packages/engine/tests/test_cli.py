@@ -13,6 +13,7 @@ import pytest
 
 from thalweg.engine.__about__ import __version__
 from thalweg.engine.cli import main
+from thalweg.engine.cli.generate import _prompts
 from thalweg.engine.cli.options import SAMPLING_HELP, engine_config, sampling_params
 from thalweg.engine.cli.program import build_parser
 from thalweg.engine.cli.table import render
@@ -133,6 +134,30 @@ def test_prompts_that_are_blank_or_not_text_are_refused(
     assert message in fails_with_one_line(capsys, "generate")
 
 
+def test_a_prompts_file_is_cut_at_line_ends_only(tmp_path: Path) -> None:
+    content = "\ufeffone\r\n\r\n two \x0c\u2028 still two\x85\nthree\r"
+    (tmp_path / "prompts.txt").write_bytes(content.encode())
+    parsed = build_parser().parse_args(
+        ["generate", "--prompt", "zero", "--prompts-file", str(tmp_path / "prompts.txt")]
+    )
+    assert _prompts(parsed) == ["zero", "one", " two \x0c\u2028 still two\x85", "three"]
+
+
+@pytest.mark.parametrize("closing", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_closed_streams_are_not_an_error(closing: str) -> None:
+    command = f"{sys.executable} -m thalweg.engine.cli kernels {closing}"
+    result = subprocess.run(["sh", "-c", command], capture_output=True, text=True)
+    assert (result.returncode, result.stderr) == (0, "")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+@pytest.mark.parametrize("command", ["config", "kernels"])
+def test_a_full_disk_is_one_line(command: str) -> None:
+    line = f"{sys.executable} -m thalweg.engine.cli {command} > /dev/full"
+    result = subprocess.run(["sh", "-c", line], capture_output=True, text=True)
+    assert (result.returncode, result.stderr) == (2, "thalweg: standard output: No space left on device\n")
+
+
 def test_without_prompts_on_a_terminal_the_error_says_how_to_give_them(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -224,6 +249,7 @@ def test_a_folder_in_use_is_never_written_to(capsys: pytest.CaptureFixture[str],
     [
         (("--seed", "-1"), "--seed is '-1'"),
         (("--seed", "x"), "--seed is 'x'"),
+        (("--seed", "9" * 5000), "it must be an integer from 0 to 2**64-1"),
         (("--config", "/nowhere/config.json"), "--config /nowhere/config.json cannot be read"),
     ],
 )
@@ -235,7 +261,7 @@ def test_a_bad_option_of_tiny_is_one_line_and_writes_nothing(
 
 
 def test_a_config_that_is_not_an_object_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    for content in ("[1]", "{", "\xff"):
+    for content in ("[1]", "{", "\xff", "[" * 100_000):
         (tmp_path / "config.json").write_text(content, encoding="latin-1")
         error = fails_with_one_line(capsys, "tiny", str(tmp_path / "new"), "--config", str(tmp_path / "config.json"))
         assert "config.json" in error

@@ -47,6 +47,16 @@ def test_a_config_decides_the_dimensions(checkpoint: str, tmp_path: Path) -> Non
     assert written["text_config"]["moe_intermediate_size"] == config["text_config"]["moe_intermediate_size"]
 
 
+def test_a_path_that_is_no_text_is_a_path_all_the_same(checkpoint: str, tmp_path: Path) -> None:
+    directory = os.fsdecode(bytes(tmp_path) + b"/\xff new\nline")
+    result = thalweg("tiny", directory, "--seed", "3")
+    assert (result.returncode, result.stderr) == (0, b"")
+    for file in Path(checkpoint).iterdir():
+        assert (Path(directory) / file.name).read_bytes() == file.read_bytes()
+    result = thalweg("generate", "--model", directory, *SMALL, "--max-tokens", "1", "--prompt", "x")
+    assert (result.returncode, result.stderr) == (0, b"")
+
+
 def test_generate_prints_what_the_api_returns(checkpoint: str) -> None:
     prompts = ["abc def", "xyz"]
     command = ["generate", "--model", checkpoint, *SMALL, "--max-tokens", "6", "--temperature", "0.7", "--seed", "5"]

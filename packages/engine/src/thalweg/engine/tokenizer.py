@@ -73,7 +73,7 @@ class Tokenizer:
         if not path.is_file():
             raise ConfigError(f"tokenizer file {path} does not exist; a checkpoint needs its tokenizer.json")
         try:
-            tokenizer = tokenizers.Tokenizer.from_file(str(path))
+            tokenizer = tokenizers.Tokenizer.from_buffer(path.read_bytes())  # its own reader takes only UTF-8 paths
         except Exception as error:  # the library raises bare Exception
             raise ConfigError(f"tokenizer file {path} cannot be read: {error}") from error
         tokenizer.no_padding()

@@ -47,7 +47,7 @@ class EngramVocabulary:
         if not Path(path).is_file():
             raise CheckpointError(f"{path}: does not exist; a checkpoint with Engram layers needs its {TOKENIZER_NAME}")
         try:
-            tokenizer = Tokenizer.from_file(str(path))
+            tokenizer = Tokenizer.from_buffer(Path(path).read_bytes())
         except Exception as error:  # the library raises a bare Exception for any defect
             raise CheckpointError(f"{path}: is not a tokenizer ({error})") from error
         found = tokenizer.token_to_id(PAD_TOKEN)

@@ -114,7 +114,7 @@ def _entry(path: Path, name: str, pairs: Any, start: int, data_bytes: int) -> Te
 
 
 def _check_payload(path: Path, tensors: dict[str, TensorHeader], start: int, file_bytes: int) -> None:
-    """The tensors fill the data area without gap or overlap; if not, the length field lies and all bytes are shifted."""
+    """The tensors fill the data area without gap or overlap; if not, the length field lies and all are shifted."""
     begin, last = start, "the header"
     for tensor in sorted(tensors.values(), key=lambda tensor: (tensor.begin, tensor.end)):
         if tensor.begin != begin:

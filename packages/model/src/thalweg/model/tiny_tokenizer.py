@@ -57,7 +57,7 @@ def write_tokenizer(path: Path, config: ModelConfig) -> None:
     vocab = dict(zip(ordinary, free, strict=True)) | {text: token_id for token_id, text in special.items()}
     tokenizer = _byte_level(models.BPE(vocab=vocab, merges=merges))
     tokenizer.add_special_tokens([special[token_id] for token_id in sorted(special)])
-    tokenizer.save(str(path))
+    path.write_text(tokenizer.to_str(pretty=True), encoding="utf-8")  # its own `save` takes only UTF-8 paths
 
 
 def _special(name: str) -> str:

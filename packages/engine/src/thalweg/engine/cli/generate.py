@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import io
 import json
 import os
 import sys
@@ -69,7 +70,8 @@ def _prompts(arguments: argparse.Namespace) -> list[str]:
             raise ConfigError("no prompts; give --prompt, --prompts-file, or lines on standard input")
         source = "-"
     if source is not None:
-        prompts += [line for line in _read(source).splitlines() if line.strip()]
+        # Not `splitlines`, which also cuts at form feeds and other characters that a prompt may contain.
+        prompts += [line.rstrip("\r\n") for line in io.StringIO(_read(source), newline=None) if line.strip()]
     if not prompts:
         raise ConfigError(f"no prompts; {'standard input' if source == '-' else source} has only blank lines")
     return prompts
@@ -78,7 +80,7 @@ def _prompts(arguments: argparse.Namespace) -> list[str]:
 def _read(source: str) -> str:
     try:
         data = sys.stdin.buffer.read() if source == "-" else Path(source).read_bytes()
-        return data.decode("utf-8")
+        return data.decode("utf-8-sig")
     except OSError as error:
         raise ConfigError(f"--prompts-file {source} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError as error:

@@ -45,7 +45,10 @@ def build_parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status. `arguments` are those of the process if None."""
-    for stream in (sys.stdout, sys.stderr):
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by the caller: what would be shown there goes nowhere
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
+        stream = getattr(sys, name)
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a terminal that lacks a character must not end the run
     parsed = build_parser().parse_args(arguments)
@@ -60,6 +63,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("thalweg: interrupted", file=sys.stderr)
         return 130
     except BrokenPipeError:
-        # The reader has left, as `head` does. Point stdout elsewhere so that the exit does not complain either.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _leave_stdout()  # the reader has left, as `head` does
         return 0
+    except OSError as error:
+        _leave_stdout()
+        print(f"thalweg: {error.filename or 'standard output'}: {error.strerror}", file=sys.stderr)
+        return 2
+
+
+def _leave_stdout() -> None:
+    """Point stdout elsewhere, so that the flush at exit does not complain about it either."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

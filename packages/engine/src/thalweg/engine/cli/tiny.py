@@ -12,6 +12,8 @@ from thalweg.interfaces import ConfigError
 if TYPE_CHECKING:
     from thalweg.model import ModelConfig
 
+_LONGEST_SEED = 100  # digits, leading zeros included; Python refuses to convert really long ones
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of this command."""
@@ -23,7 +25,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Write the files and say where. Raises ConfigError for a folder in use or a bad config."""
     directory = Path(arguments.directory)
-    if directory.exists() and not (directory.is_dir() and not any(directory.iterdir())):
+    try:
+        is_free = not directory.exists() or (directory.is_dir() and not any(directory.iterdir()))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{directory} cannot be looked into: {error}") from None
+    if not is_free:
         raise ConfigError(f"{directory} exists and is not an empty folder; give a new one")
     seed = _seed(arguments.seed)
     config = None if arguments.config is None else _read_config(Path(arguments.config))
@@ -40,7 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _seed(text: str) -> int:
-    if not (text.isascii() and text.isdecimal() and int(text) < 2**64):
+    if not (text.isascii() and text.isdecimal() and len(text) <= _LONGEST_SEED and int(text) < 2**64):
         raise ConfigError(f"--seed is {text!r}; it must be an integer from 0 to 2**64-1")
     return int(text)
 
@@ -50,7 +56,7 @@ def _read_config(path: Path) -> ModelConfig:
 
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(f"--config {path} cannot be read: {error}") from None
     if not isinstance(document, dict):
         raise ConfigError(f"--config {path} holds {type(document).__name__}; it must be a JSON object")
