@@ -1,9 +1,10 @@
 import dataclasses
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from thalweg.engine.config import FIELDS, EngineConfig, Origin
+from thalweg.engine.config import FIELDS, EngineConfig, Field, Origin
 from thalweg.engine.sections import BackendConfig, CacheConfig
 from thalweg.interfaces import ConfigError
 from thalweg.scheduler.config import SchedulerConfig
@@ -139,3 +140,20 @@ def test_the_checkpoint_shortens_the_default_length_but_not_a_wanted_one() -> No
     wanted = EngineConfig.build(environ={}, max_model_len=2000)
     with pytest.raises(ConfigError, match="max_model_len is 2000; the checkpoint has max_position_embeddings 1000"):
         wanted.for_checkpoint(max_position_embeddings=1000)
+
+
+class _Hostile:
+    def __eq__(self, other: object) -> bool:
+        raise RuntimeError("no comparison")
+
+    def __repr__(self) -> str:
+        raise RuntimeError("no text")
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize("option", FIELDS, ids=lambda option: option.name)
+def test_no_value_makes_the_check_of_an_option_fail_itself(option: Field) -> None:
+    for value in (10**5000, _Hostile(), np.ones(3), np.zeros(0), {"a": 1}):
+        with pytest.raises(ConfigError):
+            EngineConfig.build(environ={}, **{option.name: value})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import reprlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from thalweg.engine.detokenizer import Detokenizer
 from thalweg.engine.requests import RequestState, SamplingRow
 from thalweg.engine.stop import StopChecker
 from thalweg.engine.tokenizer import Tokenizer
-from thalweg.interfaces import ConfigError, RequestError, SamplingParams
+from thalweg.interfaces import ConfigError, RequestError, SamplingParams, shown
 
 _LARGEST_TEMPERATURE = float(np.finfo(np.float32).max)
 _SMALLEST_TOP_P = float(np.finfo(np.float32).tiny)
@@ -79,15 +78,15 @@ class Admission:
         if hasattr(prompt, "tolist"):  # a numpy array or a torch tensor
             prompt = prompt.tolist()
         if isinstance(prompt, bytes | bytearray) or not isinstance(prompt, Sequence):
-            raise RequestError(f"prompt is {_shown(prompt)}; it must be a text or a flat list of token ids")
+            raise RequestError(f"prompt is {shown(prompt)}; it must be a text or a flat list of token ids")
         if not prompt:
             raise RequestError("the prompt is empty; at least one token is needed")
         highest = self._limits.vocab_size - 1
         for index, token_id in enumerate(prompt):
             if isinstance(token_id, bool) or not isinstance(token_id, int | np.integer):
-                raise RequestError(f"prompt token {index} is {_shown(token_id)}; token ids must be integers")
+                raise RequestError(f"prompt token {index} is {shown(token_id)}; token ids must be integers")
             if not 0 <= token_id <= highest:
-                raise RequestError(f"prompt token {index} is {_shown(token_id)}; it must be in 0..{highest}")
+                raise RequestError(f"prompt token {index} is {shown(token_id)}; it must be in 0..{highest}")
         return tuple(map(int, prompt))
 
     def _check_length(self, length: int) -> None:
@@ -131,10 +130,3 @@ def to_params(params: object) -> SamplingParams:
     if isinstance(params, Mapping):
         return SamplingParams.from_dict(params)
     raise ConfigError(f"sampling_params is {type(params).__name__}; it must be SamplingParams, a mapping or None")
-
-
-def _shown(value: object) -> str:
-    """A short text for a message, whatever the size of the value."""
-    if isinstance(value, int) and value.bit_length() > 128:  # Python refuses to print really long ones
-        return f"an integer of {value.bit_length()} bits"
-    return reprlib.repr(value)

@@ -22,7 +22,7 @@ from thalweg.engine.sections import (
     require_choice,
     require_default,
 )
-from thalweg.interfaces import ConfigError, ParallelConfig, Variable, parse_bool
+from thalweg.interfaces import ConfigError, ParallelConfig, Variable, parse_bool, shown
 from thalweg.scheduler.config import SchedulerConfig
 
 
@@ -114,16 +114,16 @@ class EngineConfig:
                 value = os.fspath(value)
                 object.__setattr__(self, name, value)
             if value is not None and (not isinstance(value, str) or not value):
-                raise ConfigError(f"{name} is {value!r}; it must be None or a path")
+                raise ConfigError(f"{name} is {shown(value)}; it must be None or a path")
         if not is_int(self.seed) or not 0 <= self.seed < 2**64:
-            raise ConfigError(f"seed is {self.seed!r}; it must be an integer from 0 to 2**64-1")
+            raise ConfigError(f"seed is {shown(self.seed)}; it must be an integer from 0 to 2**64-1")
         require_choice("mode", self.mode, ("quant", "plain"))
         require_choice("arithmetic", self.arithmetic, ("exact", "float32"))
         require_choice("logprobs_mode", self.logprobs_mode, ("raw", "processed"))
         require_default("logprobs_mode", self.logprobs_mode, "raw", "this version returns no log-probabilities")
         for section, kind in _SECTIONS.items():
             if not isinstance(getattr(self, section), kind):
-                raise ConfigError(f"{section} is {getattr(self, section)!r}; it must be a {kind.__name__}")
+                raise ConfigError(f"{section} is {shown(getattr(self, section))}; it must be a {kind.__name__}")
 
     @classmethod
     def build(cls, *, environ: Mapping[str, str] | None = None, **overrides: Any) -> Self:

@@ -6,27 +6,27 @@ import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from thalweg.interfaces import ConfigError
+from thalweg.interfaces import ConfigError, is_same, shown
 from thalweg.interfaces.backend import BACKEND_NAMES
 
 
 def require_choice(name: str, value: object, choices: tuple[object, ...]) -> None:
     """Raise ConfigError unless the value is one of the choices."""
-    if value not in choices:
+    if not any(is_same(value, choice) for choice in choices):
         accepted = " or ".join(repr(choice) for choice in choices)
-        raise ConfigError(f"{name} is {value!r}; it must be {accepted}")
+        raise ConfigError(f"{name} is {shown(value)}; it must be {accepted}")
 
 
 def require_bool(name: str, value: object) -> None:
     """Raise ConfigError unless the value is a bool."""
     if not isinstance(value, bool):
-        raise ConfigError(f"{name} is {value!r}; it must be True or False")
+        raise ConfigError(f"{name} is {shown(value)}; it must be True or False")
 
 
 def require_default(name: str, value: object, default: object, reason: str) -> None:
     """Raise ConfigError for an option whose feature does not exist yet and that is not at its default."""
-    if value != default:
-        raise ConfigError(f"{name} is {value!r}; only {default!r} is accepted, {reason}")
+    if not is_same(value, default):
+        raise ConfigError(f"{name} is {shown(value)}; only {default!r} is accepted, {reason}")
 
 
 def is_int(value: object) -> bool:
@@ -46,18 +46,20 @@ class CacheConfig:
     """State slots per sequence that may run; the margin is for half-prefilled sequences and delayed releases."""
 
     def __post_init__(self) -> None:
-        if self.num_blocks is not None:
-            if not is_int(self.num_blocks) or self.num_blocks < 2:
-                raise ConfigError(f"num_blocks is {self.num_blocks!r}; it must be None or an integer of at least 2")
-            if self.memory_fraction is not None:
-                raise ConfigError(
-                    f"num_blocks is {self.num_blocks} and memory_fraction is {self.memory_fraction!r}; give one of them"
-                )
         fraction = self.memory_fraction
+        if self.num_blocks is not None:
+            if not is_int(self.num_blocks) or not 2 <= self.num_blocks < 1 << 31:
+                raise ConfigError(
+                    f"num_blocks is {shown(self.num_blocks)}; it must be None or an integer from 2 to 2**31-1"
+                )
+            if fraction is not None:
+                raise ConfigError(
+                    f"num_blocks is {self.num_blocks} and memory_fraction is {shown(fraction)}; give one of them"
+                )
         if fraction is not None and not (_is_number(fraction) and 0 < fraction <= 1):
-            raise ConfigError(f"memory_fraction is {fraction!r}; it must be None or in (0, 1]")
-        if not (_is_number(self.slot_ratio) and self.slot_ratio >= 1):
-            raise ConfigError(f"slot_ratio is {self.slot_ratio!r}; it must be at least 1.0")
+            raise ConfigError(f"memory_fraction is {shown(fraction)}; it must be None or in (0, 1]")
+        if not (_is_number(self.slot_ratio) and 1 <= self.slot_ratio < 1 << 31):
+            raise ConfigError(f"slot_ratio is {shown(self.slot_ratio)}; it must be from 1.0 to 2**31")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +76,7 @@ class SpeculationConfig:
     def __post_init__(self) -> None:
         reason = "this version has no drafter"
         if self.draft_length is not None and (not is_int(self.draft_length) or self.draft_length != 0):
-            raise ConfigError(f"draft_length is {self.draft_length!r}; only None or 0 is accepted, {reason}")
+            raise ConfigError(f"draft_length is {shown(self.draft_length)}; only None or 0 is accepted, {reason}")
         require_bool("variable_length", self.variable_length)
         require_choice("verification", self.verification, ("rejection", "coupled"))
         require_choice("draft_positions", self.draft_positions, ("per_step", "absolute"))
@@ -99,7 +101,7 @@ class BackendConfig:
     def __post_init__(self) -> None:
         require_choice("backend", self.name, BACKEND_NAMES)
         if not isinstance(self.kernels, tuple) or not all(_is_pair(pair) for pair in self.kernels):
-            raise ConfigError(f"kernels is {self.kernels!r}; it must be (op, provider) pairs of strings")
+            raise ConfigError(f"kernels is {shown(self.kernels)}; it must be (op, provider) pairs of strings")
         require_bool("batch_invariant", self.batch_invariant)
         require_bool("graphs", self.graphs)
 

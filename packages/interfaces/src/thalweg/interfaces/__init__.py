@@ -2,6 +2,7 @@
 
 from thalweg.interfaces.backend import Backend, Event, Graph, Stream, load_backend
 from thalweg.interfaces.cache import BlobStore, BlockAllocator, CacheLayout, CacheViews, Fit, LayerSpan, PrefixIndex
+from thalweg.interfaces.checks import is_same, shown
 from thalweg.interfaces.draft import Drafter, StepTimeCurve, VerifyBudget
 from thalweg.interfaces.environment import Variable, parse_bool
 from thalweg.interfaces.errors import (
@@ -90,6 +91,8 @@ __all__ = [
     "Variable",
     "VerifyBudget",
     "VoteRound",
+    "is_same",
     "load_backend",
     "parse_bool",
+    "shown",
 ]

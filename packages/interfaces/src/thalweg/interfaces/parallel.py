@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from thalweg.interfaces.checks import shown
 from thalweg.interfaces.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -24,8 +25,10 @@ class ParallelConfig:
     def __post_init__(self) -> None:
         for name in ("expert", "data", "context", "engram"):
             value = getattr(self, name)
-            if value != 1:
-                raise ConfigError(f"parallel size {name} is {value!r}; this version runs one process, so it must be 1")
+            if not isinstance(value, int) or value != 1:
+                raise ConfigError(
+                    f"parallel size {name} is {shown(value)}; this version runs one process, so it must be 1"
+                )
 
 
 class Communicator(Protocol):

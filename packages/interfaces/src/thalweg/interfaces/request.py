@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
+from thalweg.interfaces.checks import is_same, shown
 from thalweg.interfaces.errors import ConfigError
 from thalweg.interfaces.step import SequenceStatus
 
@@ -110,10 +111,9 @@ class SamplingParams:
         self._check_numbers()
         self._check_stops()
         for field in fields(self):
-            if field.name in _NOT_YET and getattr(self, field.name) != field.default:
-                raise ConfigError(
-                    f"{field.name} is {getattr(self, field.name)!r}; this version supports only {field.default!r}"
-                )
+            value = getattr(self, field.name)
+            if field.name in _NOT_YET and not is_same(value, field.default):
+                raise ConfigError(f"{field.name} is {shown(value)}; this version supports only {field.default!r}")
 
     @property
     def is_greedy(self) -> bool:
@@ -132,9 +132,9 @@ class SamplingParams:
                 continue
             name = _ALIASES.get(key, key)
             if name not in known:
-                raise ConfigError(f"unknown sampling option {key!r}; known are {', '.join(sorted(known))}")
+                raise ConfigError(f"unknown sampling option {shown(key)}; known are {', '.join(sorted(known))}")
             if name in result:
-                raise ConfigError(f"{name} is given twice, once as {key!r}")
+                raise ConfigError(f"{name} is given twice, once as {shown(key)}")
             result[name] = value
         return SamplingParams(**result)
 
@@ -146,7 +146,7 @@ class SamplingParams:
         put(self, "stop_token_ids", _as_tuple("stop_token_ids", self.stop_token_ids, "token ids >= 0"))
         if self.seed is not None:
             if isinstance(self.seed, bool) or not isinstance(self.seed, int):
-                raise TypeError(f"seed is {self.seed!r}; it must be an int or None")
+                raise TypeError(f"seed is {shown(self.seed)}; it must be an int or None")
             put(self, "seed", self.seed % 2**64)
 
     def _check_numbers(self) -> None:
@@ -160,12 +160,12 @@ class SamplingParams:
             if value is not None:
                 _require_int(name, value, lambda value: 0 <= value <= _MAX_LOGPROBS, f"None or 0..{_MAX_LOGPROBS}")
         if not isinstance(self.ignore_eos, bool):
-            raise ConfigError(f"ignore_eos is {self.ignore_eos!r}; it must be True or False")
+            raise ConfigError(f"ignore_eos is {shown(self.ignore_eos)}; it must be True or False")
 
     def _check_stops(self) -> None:
         for text in self.stop:
             if not isinstance(text, str) or not text:
-                raise ConfigError(f"stop contains {text!r}; every stop must be a non-empty string")
+                raise ConfigError(f"stop contains {shown(text)}; every stop must be a non-empty string")
         for token_id in self.stop_token_ids:
             _require_int("stop_token_ids", token_id, lambda value: value >= 0, "a tuple of token ids >= 0")
 
@@ -180,19 +180,19 @@ _ALIASES = {
 
 def _as_tuple(name: str, value: object, items: str) -> tuple[Any, ...]:
     if isinstance(value, bytes) or not isinstance(value, Iterable):
-        raise ConfigError(f"{name} is {value!r}; it must be a sequence of {items}")
+        raise ConfigError(f"{name} is {shown(value)}; it must be a sequence of {items}")
     return tuple(value)
 
 
 def _require_number(name: str, value: Any, holds: Callable[[float], bool], accepted: str) -> None:
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if not (is_number and -math.inf < value < math.inf and holds(value)):
-        raise ConfigError(f"{name} is {value!r}; it must be {accepted}")
+        raise ConfigError(f"{name} is {shown(value)}; it must be {accepted}")
 
 
 def _require_int(name: str, value: object, holds: Callable[[int], bool], accepted: str) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or not holds(value):
-        raise ConfigError(f"{name} is {value!r}; it must be {accepted}")
+        raise ConfigError(f"{name} is {shown(value)}; it must be {accepted}")
 
 
 @dataclass(frozen=True, slots=True)

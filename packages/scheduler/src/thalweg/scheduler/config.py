@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from thalweg.interfaces import ConfigError
+from thalweg.interfaces import ConfigError, shown
 
 Policy = Literal["default", "reference"]
 
@@ -58,9 +58,9 @@ class SchedulerConfig:
         for field in ("chunked_prefill", "stop_preempted_request", "async_scheduling"):
             value = getattr(self, field)
             if not isinstance(value, bool):
-                raise ConfigError(f"{field} is {value!r}; it must be True or False")
-        if self.policy not in ("default", "reference"):
-            raise ConfigError(f'policy is {self.policy!r}; it must be "default" or "reference"')
+                raise ConfigError(f"{field} is {shown(value)}; it must be True or False")
+        if not isinstance(self.policy, str) or self.policy not in ("default", "reference"):
+            raise ConfigError(f'policy is {shown(self.policy)}; it must be "default" or "reference"')
         if self.async_scheduling:
             raise ConfigError(
                 "async_scheduling is True; only False is accepted, asynchronous planning does not exist yet"
@@ -161,4 +161,4 @@ class Sizes:
 
 def _require_int(name: str, value: object, *, at_least: int) -> None:
     if not isinstance(value, int) or isinstance(value, bool) or not at_least <= value < 1 << 31:
-        raise ConfigError(f"{name} is {value!r}; it must be an integer from {at_least} to {(1 << 31) - 1}")
+        raise ConfigError(f"{name} is {shown(value)}; it must be an integer from {at_least} to {(1 << 31) - 1}")
