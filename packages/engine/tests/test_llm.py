@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from thalweg.engine import LLM, CacheConfig, EngineConfig, RequestOutput, SamplingParams, SchedulerConfig
 from thalweg.engine.runner import ModelRunner
@@ -185,6 +186,9 @@ def test_prompts_may_be_texts_ids_or_both(llm: LLM) -> None:
         run(prompt_token_ids=ids),
         run(prompt_token_ids=[ids]),
         run(prompt_token_ids=np.array(ids)),
+        run(prompt_token_ids=torch.tensor(ids)),
+        run(prompt_token_ids=torch.tensor([ids])),
+        run(prompt_token_ids=[torch.tensor(ids)]),
         run(prompt_token_ids=[np.array(ids)]),
         run("shown", prompt_token_ids=ids),
     ):

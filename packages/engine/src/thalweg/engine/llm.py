@@ -167,6 +167,8 @@ def _align(
 
 def _to_lists(token_ids: Any) -> list[Any]:
     """A list of id lists; a flat list of ids is one prompt."""
+    if hasattr(token_ids, "tolist"):  # an array or tensor; the elements of a tensor are not integers
+        token_ids = token_ids.tolist()
     items = _items("prompt_token_ids", token_ids)
     if items and all(isinstance(item, int | np.integer) for item in items):
         return [items]
