@@ -146,6 +146,9 @@ def test_preempted_and_resumed_equals_undisturbed(whole: LLM, recorder: Any) -> 
     for mine, theirs in zip(tight.logits, expected.logits, strict=True):
         assert mine.keys() == theirs.keys()
         assert all(torch.equal(mine[length], theirs[length]) for length in mine)
+    for mine, theirs in zip(tight.caches, expected.caches, strict=True):
+        assert mine.keys() == theirs.keys()
+        assert all(torch.equal(mine[name], theirs[name]) for name in mine)
 
 
 def test_two_threads_equal_one(whole: LLM, recorder: Any) -> None:
