@@ -48,6 +48,12 @@ def closure(folder: str) -> list[str]:
     return order
 
 
+def needs_torch(folder: str) -> bool:
+    """Whether the folder or a workspace package it needs depends on torch."""
+    lines = (line for name in closure(folder) for line in PROJECTS[name].get("dependencies", []))
+    return any(Requirement(line).name == "torch" for line in lines)
+
+
 def target(folder: str) -> str:
     """The path to install, with the extra that its tests need."""
     extra = "[test]" if "test" in PROJECTS[folder].get("optional-dependencies", {}) else ""
@@ -90,17 +96,18 @@ def workspace(session: nox.Session) -> None:
     stamp.write_text(fingerprint())
 
 
-def run_python(session: nox.Session, *arguments: str, env: dict[str, str] | None = None) -> None:
-    """Run the shared environment's Python. Threads that wait sleep: spinning ones starve each other on a busy host."""
-    session.run(
-        str(WORKSPACE / "bin" / "python"), *arguments, external=True, env={"OMP_WAIT_POLICY": "PASSIVE", **(env or {})}
-    )
+def run_python(session: nox.Session, *arguments: str) -> None:
+    """Run the shared environment's Python on one thread.
+
+    At the embedded checkpoint's sizes a second thread gains nothing, and on a busy host spinning threads starve.
+    """
+    session.run(str(WORKSPACE / "bin" / "python"), *arguments, external=True, env={"OMP_NUM_THREADS": "1"})
 
 
 def run_pytest(session: nox.Session, *arguments: str) -> None:
-    """Two workers of one thread each: as fast as two cores allow, and no test depends on the thread count."""
+    """Two workers: as fast as two cores allow."""
     report = f"--junitxml={REPORTS / session.name}.xml"
-    run_python(session, "-m", "pytest", "-n2", "--dist=worksteal", report, *arguments, env={"OMP_NUM_THREADS": "1"})
+    run_python(session, "-m", "pytest", "-n2", "--dist=worksteal", report, *arguments)
 
 
 @nox.session(venv_backend="none", requires=["workspace"])
@@ -127,6 +134,8 @@ def register_component(folder: str) -> None:
     @nox.session(name=f"tests-{folder}", tags=["tests"], default=False)
     def component_tests(session: nox.Session) -> None:
         install_workspace(session, folder, extra=TEST_TOOLS)
+        if not needs_torch(folder):
+            session.run("python", "-c", "import importlib.util, sys; sys.exit(bool(importlib.util.find_spec('torch')))")
         session.run("pytest", f"packages/{folder}/tests", "--ignore-glob=*/soak/*", *session.posargs)
 
     if (ROOT / "packages" / folder / "tests" / "soak").is_dir():
@@ -221,8 +230,7 @@ def make_environment(session: nox.Session, where: Path, wheels: Path, *requireme
 def check_each_wheel_alone(session: nox.Session, wheels: Path) -> None:
     """Components without torch are installed and imported one by one; the others come with the meta-package."""
     for folder in COMPONENTS:
-        needs = {Requirement(line).name for name in closure(folder) for line in PROJECTS[name].get("dependencies", [])}
-        if "torch" not in needs:
+        if not needs_torch(folder):
             check_wheel_alone(session, wheels, folder)
 
 

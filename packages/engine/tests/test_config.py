@@ -96,6 +96,12 @@ def test_a_bad_value_names_the_option_and_what_is_accepted(name: str, value: obj
         EngineConfig.build(environ={}, **{name: value})
 
 
+def test_the_reference_policy_takes_no_lookahead_that_starves_short_prompts() -> None:
+    with pytest.raises(ConfigError, match="lookahead_tokens is 2; with policy 'reference' it must be 0 or 1"):
+        EngineConfig.build(environ={}, policy="reference", lookahead_tokens=2)
+    assert EngineConfig.build(environ={}, lookahead_tokens=2).scheduler.lookahead_tokens == 2
+
+
 def test_paths_may_be_path_objects(tmp_path: Path) -> None:
     config = EngineConfig.build(environ={}, model=tmp_path, tokenizer=tmp_path / "tokenizer.json")
     assert (config.model, config.tokenizer) == (str(tmp_path), str(tmp_path / "tokenizer.json"))

@@ -124,6 +124,11 @@ class EngineConfig:
         for section, kind in _SECTIONS.items():
             if not isinstance(getattr(self, section), kind):
                 raise ConfigError(f"{section} is {shown(getattr(self, section))}; it must be a {kind.__name__}")
+        if self.scheduler.policy == "reference" and self.scheduler.lookahead_tokens > 1:
+            raise ConfigError(
+                f"lookahead_tokens is {self.scheduler.lookahead_tokens}; with policy 'reference' it must be 0 or 1, "
+                "because shorter prompts would wait for ever"
+            )
 
     @classmethod
     def build(cls, *, environ: Mapping[str, str] | None = None, **overrides: Any) -> Self:
