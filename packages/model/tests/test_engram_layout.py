@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from pathlib import Path
 
 import numpy as np
@@ -35,12 +34,6 @@ def test_multipliers_of_the_released_model_are_reproduced_as_integers() -> None:
         found = hash_multipliers(layer, 4, GOLDEN["compressed_vocab"])
         assert found.dtype == np.int64
         assert [str(m) for m in found.tolist()] == GOLDEN["multipliers"][index]
-
-
-def test_the_search_takes_well_under_a_second() -> None:
-    began = time.perf_counter()
-    released()
-    assert time.perf_counter() - began < 1.0
 
 
 def test_small_tables_have_the_rows_their_checkpoints_declare() -> None:
