@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scheduler_testing.cores import Core, small_config
 from scheduler_testing.driver import Driver
-from scheduler_testing.sampler import sample
+from scheduler_testing.sampler import Script, sample
 
 from thalweg.interfaces import BlockAllocator, StepKind, StepPlan
 from thalweg.scheduler.vote import run_local_vote
@@ -200,6 +200,34 @@ def test_the_result_arrays_may_be_reused_by_the_caller(core: Core) -> None:
     step = driver.step()
     assert step.plan.draft_token_ids.tolist() == [[7, 7]]
     assert step.outcome.verified_confidences.tolist() == [[0.5, 0.5]]
+
+
+def misaligned(values: Any) -> Any:
+    """The same elements, one byte off their natural address."""
+    array = np.ascontiguousarray(values)
+    shifted: Any = np.ndarray(array.shape, array.dtype, bytearray(array.nbytes + 1), offset=1)
+    shifted[...] = array
+    return shifted
+
+
+def test_arrays_may_be_misaligned(core: Core) -> None:
+    driver = Driver(core, draft_length=2)
+    prompt = misaligned(np.arange(2, 40, dtype=np.int64))
+    assert prompt.flags.c_contiguous
+    assert not prompt.flags.aligned
+    sequence_id = add(driver.scheduler, prompt, max_tokens=100)
+    driver.scripts[sequence_id] = Script(None, [1], None, 0.5)
+    plan = driver.plan()
+    assert plan.token_ids.tolist() == prompt.tolist()
+    driver.finish(plan)
+    plan = driver.plan()
+    result = sample(plan, driver.scripts, 2)
+    fields = ("sampled_token_ids", "accepted_token_ids", "draft_token_ids", "confidences")
+    shifted = dataclasses.replace(result, **{name: misaligned(getattr(result, name)) for name in fields})
+    outcome = driver.scheduler.process(shifted)
+    expected = [int(result.accepted_token_ids[0, 0]), int(result.sampled_token_ids[0])]
+    assert outcome.token_ids.tolist() == expected
+    assert driver.plan().draft_token_ids.tolist() == result.draft_token_ids.tolist()
 
 
 def test_the_pools_are_block_allocators_of_the_given_size(core: Core) -> None:

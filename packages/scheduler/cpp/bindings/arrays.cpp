@@ -16,12 +16,12 @@ py::object ArrayMaker::make(int type_number, std::span<const py::ssize_t> shape,
   const auto& numpy = py::detail::npy_api::get();
   const int flags = py::detail::npy_api::NPY_ARRAY_C_CONTIGUOUS_ | py::detail::npy_api::NPY_ARRAY_ALIGNED_ |
                     py::detail::npy_api::NPY_ARRAY_WRITEABLE_;
-  PyObject* const array =
+  auto array = py::reinterpret_steal<py::object>(
       numpy.PyArray_NewFromDescr_(numpy.PyArray_Type_, numpy.PyArray_DescrFromType_(type_number),
-                                  static_cast<int>(shape.size()), shape.data(), nullptr, data, flags, nullptr);
-  if (array == nullptr) throw py::error_already_set();
-  if (numpy.PyArray_SetBaseObject_(array, owner_.inc_ref().ptr()) != 0) throw py::error_already_set();
-  return py::reinterpret_steal<py::object>(array);
+                                  static_cast<int>(shape.size()), shape.data(), nullptr, data, flags, nullptr));
+  if (!array) throw py::error_already_set();
+  if (numpy.PyArray_SetBaseObject_(array.ptr(), owner_.inc_ref().ptr()) != 0) throw py::error_already_set();
+  return array;
 }
 
 std::vector<std::int32_t> prompt_tokens(const py::array& token_ids) {
@@ -31,7 +31,7 @@ std::vector<std::int32_t> prompt_tokens(const py::array& token_ids) {
   if (token_ids.dtype().kind() != 'i' && token_ids.dtype().kind() != 'u')
     throw RequestError("token_ids has dtype " + std::string(py::str(token_ids.dtype())) +
                        "; it must be an integer array");
-  const auto wide = py::array_t<std::int64_t, py::array::c_style | py::array::forcecast>::ensure(token_ids);
+  const auto wide = py::array_t<std::int64_t, readable | py::array::forcecast>::ensure(token_ids);
   if (!wide) throw py::error_already_set();
   const std::span values(wide.data(), static_cast<std::size_t>(wide.size()));
   const auto [smallest, largest] = std::minmax_element(values.begin(), values.end());

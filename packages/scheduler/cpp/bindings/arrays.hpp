@@ -52,6 +52,9 @@ pybind11::capsule own(Value* value) {
   return pybind11::capsule(value, [](void* pointer) { delete static_cast<Value*>(pointer); });
 }
 
+// What the core may read in place: numpy also makes contiguous arrays whose elements are not aligned.
+constexpr int readable = int{pybind11::array::c_style} | int{pybind11::detail::npy_api::NPY_ARRAY_ALIGNED_};
+
 // A prompt given as any one-dimensional integer array. Throws RequestError.
 std::vector<std::int32_t> prompt_tokens(const pybind11::array& token_ids);
 

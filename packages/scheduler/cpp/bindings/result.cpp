@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <stdexcept>
 
+#include "arrays.hpp"
+
 namespace py = pybind11;
 
 namespace thalweg::scheduler {
@@ -61,8 +63,8 @@ std::span<const Value> elements(py::object object, const py::str& name, Shape sh
   auto array = py::reinterpret_steal<py::array>(object.release());
   if (!has_dtype<Value>(array) || !has_shape(array, shape, may_be_unknown))
     refuse<Value>(array, name, shape, may_be_unknown);
-  if ((array.flags() & py::array::c_style) == 0) {
-    array = py::array_t<Value, py::array::c_style>::ensure(array);
+  if ((array.flags() & readable) != readable) {
+    array = py::array_t<Value, readable>::ensure(array);
     if (!array) throw py::error_already_set();
   }
   const std::span<const Value> values(static_cast<const Value*>(array.data()), static_cast<std::size_t>(array.size()));
