@@ -41,7 +41,8 @@ Scheduler::Scheduler(const Options& options) : state_(options), vote_(options) {
 std::int64_t Scheduler::add(const NewRequest& request) {
   check(request);
   const auto prompt_length = static_cast<std::int64_t>(request.token_ids.size());
-  const std::int64_t cap = std::min(prompt_length + request.max_tokens, std::int64_t{state_.options.max_model_len} + 1);
+  const std::int64_t cap = std::min({prompt_length + request.max_tokens, std::int64_t{state_.options.max_model_len} + 1,
+                                     std::int64_t{std::numeric_limits<std::int32_t>::max()}});
   Sequence& sequence = state_.sequences.create();
   const std::int64_t capacity = std::clamp(cap, prompt_length, prompt_length + reserved_outputs);
   sequence.tokens.assign(request.token_ids, static_cast<std::size_t>(capacity));

@@ -1,5 +1,6 @@
 #include "thalweg/scheduler/scheduler.hpp"
 
+#include <limits>
 #include <random>
 #include <stdexcept>
 
@@ -33,6 +34,16 @@ void bad_requests_are_refused() {
       [&] { scheduler.add({.token_ids = prompt, .max_tokens = 1, .checkpoints = checkpoints}); },
       "checkpoints contain 2");
   CHECK(!scheduler.has_unfinished());
+}
+
+void the_largest_limits_do_not_overflow() {
+  Options options = small_options();
+  options.max_model_len = std::numeric_limits<std::int32_t>::max();
+  Scheduler scheduler(options);
+  add(scheduler, 4, std::numeric_limits<std::int32_t>::max());
+  const StepPlan step = plan(scheduler);
+  const StepOutcome outcome = process(scheduler, step);
+  CHECK(outcome.token_ids.size() == 1 && outcome.finish_reasons[0] == 0);
 }
 
 void an_abort_reaches_every_phase() {
@@ -106,6 +117,7 @@ void random_workloads_drain_without_a_leak() {
 int main() {
   calls_out_of_order_are_refused();
   bad_requests_are_refused();
+  the_largest_limits_do_not_overflow();
   an_abort_reaches_every_phase();
   a_held_sequence_keeps_its_memory();
   random_workloads_drain_without_a_leak();
