@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <string>
 
+#include "thalweg/scheduler/copy_few.hpp"
 #include "thalweg/scheduler/prefetch.hpp"
 
 namespace thalweg::scheduler {
@@ -59,7 +60,7 @@ class PlanBuilder {
     std::fill(plan_.window_valid_start.begin(), plan_.window_valid_start.end(), 0);
     std::fill(plan_.previous_rows.begin(), plan_.previous_rows.end(), -1);
     for (std::size_t i = 0; i < step_.rows.size(); ++i) {
-      prefetch_ahead(i);
+      if (i + record_distance < step_.rows.size()) prefetch_record(step_.rows[i + record_distance].sequence);
       write_row(i, *step_.rows[i].sequence, step_.rows[i].query_length);
     }
     plan_.block_offsets.back() = block_offset_;
@@ -68,13 +69,6 @@ class PlanBuilder {
   }
 
  private:
-  void prefetch_ahead(std::size_t i) const {
-    const std::vector<Row>& rows = step_.rows;
-    if (i + record_distance < rows.size()) prefetch_record(rows[i + record_distance].sequence);
-    if (i + content_distance >= rows.size()) return;
-    prefetch(rows[i + content_distance].sequence->blocks.data());
-  }
-
   void write_row(std::size_t i, Sequence& sequence, std::int32_t query_length) {
     const std::int32_t context = sequence.computed + query_length;
     const std::int32_t committed = sequence.length();

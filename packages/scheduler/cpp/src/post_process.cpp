@@ -38,7 +38,7 @@ class Processor {
   StepOutcome run() {
     outcome_.token_offsets[0] = 0;
     for (std::size_t i = 0; i < step_.rows.size(); ++i) {
-      prefetch_ahead(i);
+      if (i + record_distance < step_.rows.size()) prefetch_record(step_.rows[i + record_distance].sequence);
       Sequence& sequence = *step_.rows[i].sequence;
       process_row(i, sequence, step_.rows[i].query_length);
       outcome_.token_offsets[i + 1] = static_cast<std::int32_t>(outcome_.token_ids.size());
@@ -51,10 +51,6 @@ class Processor {
   }
 
  private:
-  void prefetch_ahead(std::size_t i) const {
-    if (i + record_distance < step_.rows.size()) prefetch_record(step_.rows[i + record_distance].sequence);
-  }
-
   void process_row(std::size_t i, Sequence& sequence, std::int32_t query_length) {
     ++sequence.process_count;
     outcome_.finish_reasons[i] = 0;

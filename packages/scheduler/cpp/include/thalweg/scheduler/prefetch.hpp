@@ -6,10 +6,9 @@
 
 namespace thalweg::scheduler {
 
-// Hints for loops over many sequences, whose records and tokens are scattered: what row i + distance needs is fetched
-// while row i is worked on.
+// A forward pass evicts the records between two steps, and loops visit them in an order that the processor cannot guess:
+// the record of row i + distance is fetched while row i is worked on.
 constexpr std::size_t record_distance = 24;
-constexpr std::size_t content_distance = 10;  // the record is there by then and tells where its contents are
 
 inline void prefetch([[maybe_unused]] const void* address) noexcept {
 #if defined(__GNUC__) || defined(__clang__)
