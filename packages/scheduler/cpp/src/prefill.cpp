@@ -33,7 +33,7 @@ std::int64_t cut_at_checkpoint(const Sequence& sequence, std::int64_t length, st
 }
 
 void drop_checkpoints(Sequence& sequence, std::int64_t up_to) {
-  while (!sequence.checkpoints.empty() && sequence.checkpoints.front() <= up_to) sequence.checkpoints.pop_front();
+  std::erase_if(sequence.checkpoints, [&](std::int32_t checkpoint) { return checkpoint <= up_to; });
 }
 
 // Policy reference: the checkpoint is used up even when the chunk is then refused.
@@ -41,7 +41,7 @@ std::int64_t consume_checkpoint(Sequence& sequence, std::int64_t length) {
   drop_checkpoints(sequence, sequence.computed);
   if (sequence.checkpoints.empty() || sequence.checkpoints.front() > sequence.computed + length) return length;
   const std::int64_t cut = sequence.checkpoints.front() - sequence.computed;
-  sequence.checkpoints.pop_front();
+  sequence.checkpoints.erase(sequence.checkpoints.begin());
   return cut;
 }
 

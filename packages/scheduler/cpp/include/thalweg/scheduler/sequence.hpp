@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <memory_resource>
 #include <vector>
 
@@ -45,7 +44,7 @@ struct alignas(64) Sequence {
   bool is_held = false;              // memory outlives `release`
   bool is_kept = false;              // `release` passed it over because it was held
   bool has_left = false;             // listed as finished or dropped by a plan whose result was processed
-  std::deque<std::int32_t> checkpoints;  // ascending positions at which a prefill chunk must end
+  std::vector<std::int32_t> checkpoints;  // ascending positions at which a prefill chunk must end
 
   explicit Sequence(std::pmr::memory_resource* block_tables) : blocks(block_tables) {}
 
