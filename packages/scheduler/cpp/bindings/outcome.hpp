@@ -8,7 +8,7 @@
 
 namespace thalweg::scheduler {
 
-// Turns outcomes into thalweg.interfaces.StepOutcome objects whose arrays are views of the C++ vectors.
+// Turns outcomes into thalweg.interfaces.StepOutcome objects whose arrays share the memory of the C++ outcome.
 class OutcomeConverter {
  public:
   OutcomeConverter();

@@ -8,7 +8,7 @@
 
 namespace thalweg::scheduler {
 
-// Turns plans into thalweg.interfaces.StepPlan objects whose arrays are views of the C++ vectors.
+// Turns plans into thalweg.interfaces.StepPlan objects whose arrays share the memory of the C++ plan.
 class PlanConverter {
  public:
   PlanConverter();
