@@ -275,7 +275,7 @@ def sanitize_scheduler(session: nox.Session) -> None:
     }
     flags = [f"-D{name}={value}" for name, value in options.items()]
     session.run("cmake", "-S", "packages/scheduler", "-B", folder, "-G", "Ninja", *flags)
-    session.run("cmake", "--build", folder)
+    session.run("cmake", "--build", folder, "--target", "cpp_tests")
     session.run("ctest", "--test-dir", folder, "--output-on-failure")
 
 
