@@ -13,7 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from thalweg.cache import (
-    PLACEHOLDER_QUERY,
     DecodeArrays,
     MetadataShape,
     PrefillArrays,
@@ -21,6 +20,7 @@ from thalweg.cache import (
     build_prefill_metadata,
 )
 from thalweg.interfaces import ConfigError
+from thalweg.kernels import PLACEHOLDER_QUERY
 from thalweg.kernels.reference.cache import segments_to_slots
 from thalweg.kernels.reference.metadata import decode_metadata, expand_window_pivots
 

@@ -2,7 +2,7 @@
 
 from thalweg.cache._step_rows import MetadataShape
 from thalweg.cache.copy import copy_blocks, copy_states, zero_states
-from thalweg.cache.decode_metadata import PLACEHOLDER_QUERY, DecodeArrays, build_decode_metadata
+from thalweg.cache.decode_metadata import DecodeArrays, build_decode_metadata
 from thalweg.cache.geometry import CacheGeometry
 from thalweg.cache.layout import BlockPart, block_parts, compute_layout
 from thalweg.cache.load_plan import LoadPlan, LoadPlanBuilder
@@ -29,7 +29,6 @@ from thalweg.cache.sizing import (
 from thalweg.cache.slots import StateSlots
 
 __all__ = [
-    "PLACEHOLDER_QUERY",
     "BlockPart",
     "CacheGeometry",
     "CachePools",

@@ -15,9 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from thalweg.cache._step_rows import Ints, MetadataShape, StepRows, fields_without, int32, none
 from thalweg.cache.ring import flat_slots, window_reads
 from thalweg.interfaces import ConfigError
-
-PLACEHOLDER_QUERY = 998244353
-"""The sequence row of a padding query."""
+from thalweg.kernels import PLACEHOLDER_QUERY
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,11 +2,13 @@
 
 from thalweg.kernels.catalog import default_registry
 from thalweg.kernels.dispatch import BoundOps, bind, table
+from thalweg.kernels.reference.metadata import PLACEHOLDER_QUERY
 from thalweg.kernels.reference.record_format import RecordFormat
 from thalweg.kernels.reference.rope import YarnScaling
 from thalweg.kernels.registry import Implementation, OpSpec, Registry, Tolerance
 
 __all__ = [
+    "PLACEHOLDER_QUERY",
     "BoundOps",
     "Implementation",
     "OpSpec",

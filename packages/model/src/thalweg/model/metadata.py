@@ -65,7 +65,7 @@ class DecodeMetadata:
     """Where the rows of a decode step read and write the cache; one entry per query token."""
 
     query_indices: torch.Tensor
-    """[T] sequence row of each query, `thalweg.cache.PLACEHOLDER_QUERY` for padding."""
+    """[T] sequence row of each query, `thalweg.kernels.PLACEHOLDER_QUERY` for padding."""
     state_slots: torch.Tensor
     """[T]"""
     window_store_slots: torch.Tensor

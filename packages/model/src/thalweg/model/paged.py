@@ -50,6 +50,8 @@ class _PagedMemory:
         self._compressed_positions = metadata.compressed_positions
         self._compressed_store_slots = metadata.compressed_store_slots
         self._window_store_slots = metadata.window_store_slots
+        self._index_keys: dict[int, torch.Tensor] = {}
+        """De-quantised keys by source; the index sources that share them read them once per step."""
         if numerics.is_quant:
             self._window_format = RecordFormat.MXFP8
             self._main_format = RecordFormat.FP4_MAIN if config.use_fp4_sparse_kv else RecordFormat.MXFP8
@@ -73,9 +75,15 @@ class _PagedMemory:
     def append_index_keys(self, layer: int, rows: torch.Tensor) -> None:
         slots = self._compressed_store_slots[self._ratios[layer]]
         self._ops.store_records(self._views.index_keys(layer), slots, rows, self._index_format)
+        self._index_keys.pop(layer, None)
 
     def _store_window(self, view: torch.Tensor, rows: torch.Tensor) -> None:
         self._ops.store_records(view, self._window_store_slots, rows, self._window_format)
+
+    def _read_index_keys(self, layer: int, slots: torch.Tensor) -> torch.Tensor:
+        if layer not in self._index_keys:
+            self._index_keys[layer] = self._gather(self._views.index_keys(layer), slots, self._index_format)
+        return self._index_keys[layer]
 
     def _gather(self, view: torch.Tensor, slots: torch.Tensor, record_format: RecordFormat) -> torch.Tensor:
         rows: torch.Tensor = self._ops.gather_records(view, slots, record_format, self._numerics.dtype)
@@ -127,8 +135,8 @@ class PagedPrefillMemory(_PagedMemory):
 
     def index_keys(self, layer: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         metadata, ratio = self._metadata, self._ratios[layer]
-        view = self._views.index_keys(layer)
-        keys = self._gather(view, self._slots_of_entries(ratio, view.shape[1]), self._index_format)
+        slots = self._slots_of_entries(ratio, self._views.index_keys(layer).shape[1])
+        keys = self._read_index_keys(layer, slots)
         return keys, metadata.entry_begin[ratio].long(), metadata.entry_end[ratio].long()
 
     def selected_main(self, layer: int, selection: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -181,11 +189,11 @@ class PagedDecodeMemory(_PagedMemory):
 
     def index_keys(self, layer: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         ratio = self._ratios[layer]
-        view = self._views.index_keys(layer)
         if ratio not in self._key_slots:
-            self._key_slots[ratio], self._key_ends[ratio] = self._visible_slots(ratio, view.shape[1])
+            entries_per_block = self._views.index_keys(layer).shape[1]
+            self._key_slots[ratio], self._key_ends[ratio] = self._visible_slots(ratio, entries_per_block)
         end = self._key_ends[ratio]
-        keys = self._gather(view, self._key_slots[ratio], self._index_format)
+        keys = self._read_index_keys(layer, self._key_slots[ratio])
         return keys, end - self._metadata.visible_entries[ratio].long(), end
 
     def selected_main(self, layer: int, selection: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
