@@ -1,9 +1,9 @@
 """Value types and protocols that thalweg packages exchange; standard library only."""
 
-from thalweg.interfaces.backend import Backend, Event, Graph, Stream, load_backend
+from thalweg.interfaces.backend import Backend, Event, Graph, Launched, Stream, load_backend
 from thalweg.interfaces.cache import BlobStore, BlockAllocator, CacheLayout, CacheViews, Fit, LayerSpan, PrefixIndex
 from thalweg.interfaces.checks import is_same, shown
-from thalweg.interfaces.draft import Drafter, StepTimeCurve, VerifyBudget
+from thalweg.interfaces.draft import Drafter, VerifyBudget
 from thalweg.interfaces.environment import Variable, parse_bool
 from thalweg.interfaces.errors import (
     BackendUnavailableError,
@@ -28,7 +28,7 @@ from thalweg.interfaces.request import (
     RequestOutput,
     SamplingParams,
 )
-from thalweg.interfaces.scheduler import AsynchronousScheduler, Ballot, Scheduler, VoteRound
+from thalweg.interfaces.scheduler import Ballot, Scheduler, VoteRound
 from thalweg.interfaces.step import (
     SequenceStatus,
     StepCorrection,
@@ -40,7 +40,6 @@ from thalweg.interfaces.step import (
 )
 
 __all__ = [
-    "AsynchronousScheduler",
     "Backend",
     "BackendUnavailableError",
     "Ballot",
@@ -63,6 +62,7 @@ __all__ = [
     "GrammarSpec",
     "Graph",
     "InvariantError",
+    "Launched",
     "LayerSpan",
     "Matcher",
     "ParallelConfig",
@@ -85,7 +85,6 @@ __all__ = [
     "StepPlan",
     "StepResult",
     "StepStats",
-    "StepTimeCurve",
     "Stream",
     "ThalwegError",
     "Variable",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from thalweg.interfaces.errors import BackendUnavailableError
 
@@ -25,8 +25,32 @@ class Event(Protocol):
         """Block the calling thread until it has."""
 
 
+T_co = TypeVar("T_co", covariant=True)
+T = TypeVar("T")
+
+
+class Launched(Protocol[T_co]):
+    """What launched work returns: tensors whose contents exist once the work has run."""
+
+    @property
+    def value(self) -> T_co:
+        """The result, for work launched later on the same stream, or for the host once a later event has passed.
+
+        Where host and device are one (CPU), raises InvariantError when the host reads it too early.
+        """
+
+
 class Stream(Protocol):
     """An ordered queue of device work."""
+
+    def launch(self, work: Callable[[], T]) -> Launched[T]:
+        """Queue work. Device backends call it at once, as their kernels queue themselves; the CPU runs it later.
+
+        What the work raises comes out of the next wait on an event behind it, and of every wait after that.
+        """
+
+    def synchronize(self) -> None:
+        """Block until the queue is empty. Not allowed inside `Backend.no_host_sync`."""
 
     def record(self) -> Event:
         """Mark the current end of the queue."""
@@ -63,8 +87,17 @@ class Backend(Protocol):
     def copy_to_host(self, tensor: Any) -> tuple[Any, Event]:
         """A host copy that is valid once the event has passed."""
 
+    def read(self, tensor: Any) -> Any:
+        """A host copy, now: blocks until the tensor is computed. Not allowed inside `no_host_sync`."""
+
     def no_host_sync(self) -> AbstractContextManager[None]:
-        """Forbid host synchronisation inside the context."""
+        """Forbid host synchronisation inside the context; waiting for an event stays allowed."""
+
+    def allow_host_sync(self) -> AbstractContextManager[None]:
+        """Lift the ban inside the context, for what must block (an expert rearrangement)."""
+
+    def close(self) -> None:
+        """Finish queued work and stop the backend's threads; harmless when called twice."""
 
     def capture(self, fn: Callable[[], None]) -> Graph | None:
         """Capture `fn` as a graph; None where graphs do not exist."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -17,21 +16,34 @@ class Drafter(Protocol):
     @property
     def draft_length(self) -> int: ...
 
-    def propose(self, anchor_token_ids: NDArray[np.int32]) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
-        """Draft ids and confidences, both [N, G], after the last committed token of each of N rows."""
+    def propose(
+        self, sequence_ids: NDArray[np.int64], positions: NDArray[np.int32], anchor_token_ids: NDArray[np.int32]
+    ) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+        """Draft ids and confidences, both [N, G], for the tokens after each anchor.
 
-
-@dataclass(frozen=True, slots=True)
-class StepTimeCurve:
-    """Measured decode step time over the number of query tokens."""
-
-    sizes: tuple[int, ...]
-    """Ascending graph sizes in query tokens."""
-    milliseconds: tuple[float, ...]
+        The anchor is the last token sampled, not in any cache yet; positions are its absolute index. All arrays are
+        [N]. Runs as device work: it may not wait for the host.
+        """
 
 
 class VerifyBudget(Protocol):
-    """Spends a verification budget over the rows of a decode step."""
+    """Decides how many drafts of each sequence a decode step verifies, from survival and measured step times."""
 
-    def verify_lengths(self, survival: Sequence[NDArray[np.float32]], curve: StepTimeCurve) -> NDArray[np.int32]:
-        """Query length of each row, 1..G+1; survival[i] are the row's cumulative acceptance probabilities."""
+    def set_step_time_curve(self, points: Sequence[tuple[int, float]]) -> None:
+        """The measured curve: (graph size in query tokens, milliseconds), sizes strictly ascending.
+
+        Raises ValueError for a curve that is empty, unordered or not finite and positive.
+        """
+
+    def record_step_time(self, num_rows: int, graph_size: int, forward_ms: float, sampler_ms: float) -> None:
+        """Feed back a measured decode step."""
+
+    def verify_lengths(
+        self, budget_survival: Sequence[NDArray[np.float32]], split_survival: Sequence[NDArray[np.float32]]
+    ) -> NDArray[np.int32]:
+        """Query length of each of N sequences: 1 + drafts to verify.
+
+        Entry i of both lists holds one survival probability per draft of sequence i: the first list decides how many
+        drafts the step verifies in total, the second whose. Without a curve all drafts are verified. Raises ValueError
+        for lists that do not go together and for more sequences than the largest size.
+        """

@@ -63,6 +63,18 @@ class StepStats:
     """Running total of aborted requests."""
     num_free_blocks: int
     num_free_state_slots: int
+    num_prompted: int
+    """Ready to decode (forked or loaded), waiting for a place in the batch."""
+    prompt_tokens_running: int
+    """Sum of the prompt lengths of running sequences; those of waiting and of half-prefilled ones follow."""
+    prompt_tokens_waiting: int
+    prompt_tokens_chunked: int
+    num_finished: int
+    """Sequences of `finished_ids`."""
+    finished_output_tokens: int
+    finished_prompt_tokens: int
+    finished_output_context: int
+    """Sum over them of out * (out // 2 + prompt): what their decode rows attended to."""
 
 
 @dataclass(frozen=True, slots=True)
