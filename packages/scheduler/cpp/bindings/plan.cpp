@@ -16,7 +16,10 @@ PlanConverter::PlanConverter()
                               "zero_state_slots", "finished_ids", "dropped_ids", "restarted_ids", "stats"}),
       stats_type_("StepStats", {"sum_query_times_context", "max_context_length", "min_context_length",
                                 "attention_flops", "total_flops", "num_running", "num_waiting", "num_chunked",
-                                "num_preempted", "num_aborted", "num_free_blocks", "num_free_state_slots"}),
+                                "num_preempted", "num_aborted", "num_free_blocks", "num_free_state_slots",
+                                "num_prompted", "prompt_tokens_running", "prompt_tokens_waiting",
+                                "prompt_tokens_chunked", "num_finished", "finished_output_tokens",
+                                "finished_prompt_tokens", "finished_output_context"}),
       zero_(py::float_(0.0)) {
   const py::object kind = py::module_::import("thalweg.interfaces").attr("StepKind");
   kinds_[static_cast<int>(StepKind::prefill)] = kind.attr("PREFILL");
@@ -72,6 +75,14 @@ py::object PlanConverter::stats(const StepStats& stats) const {
       py::int_(stats.num_aborted),
       py::int_(stats.num_free_blocks),
       py::int_(stats.num_free_state_slots),
+      py::int_(stats.num_prompted),
+      py::int_(stats.prompt_tokens_running),
+      py::int_(stats.prompt_tokens_waiting),
+      py::int_(stats.prompt_tokens_chunked),
+      py::int_(stats.num_finished),
+      py::int_(stats.finished_output_tokens),
+      py::int_(stats.finished_prompt_tokens),
+      py::int_(stats.finished_output_context),
   });
 }
 

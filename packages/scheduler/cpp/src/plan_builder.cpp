@@ -1,6 +1,7 @@
 #include "thalweg/scheduler/plan_builder.hpp"
 
 #include <algorithm>
+#include <numeric>
 #include <string>
 
 #include "thalweg/scheduler/copy_few.hpp"
@@ -43,6 +44,24 @@ void count_queues(const CoreState& state, StepStats& stats) {
   stats.num_aborted = state.num_aborted;
   stats.num_free_blocks = state.blocks.num_free();
   stats.num_free_state_slots = state.state_slots.num_free();
+  stats.prompt_tokens_waiting = state.waiting.prompt_tokens();
+  stats.prompt_tokens_chunked = state.waiting.prompt_tokens_half_prefilled();
+}
+
+std::int64_t sum_prompts(const std::vector<Sequence*>& sequences) {
+  std::int64_t sum = 0;
+  for (const Sequence* sequence : sequences) sum += sequence->prompt_length;
+  return sum;
+}
+
+void count_finished(const Step& step, StepStats& stats) {
+  stats.num_finished = static_cast<std::int64_t>(step.finished.size());
+  stats.finished_prompt_tokens = sum_prompts(step.finished);
+  for (const Sequence* sequence : step.finished) {
+    const std::int64_t num_outputs = sequence->num_outputs();
+    stats.finished_output_tokens += num_outputs;
+    stats.finished_output_context += num_outputs * (num_outputs / 2 + sequence->prompt_length);
+  }
 }
 
 class PlanBuilder {
@@ -65,6 +84,11 @@ class PlanBuilder {
     }
     plan_.block_offsets.back() = block_offset_;
     count_queues(state_, plan_.stats);
+    count_finished(step_, plan_.stats);
+    // The rows of a decode step are whoever runs; adding up what was just written touches no record.
+    plan_.stats.prompt_tokens_running =
+        is_prefill_ ? sum_prompts(state_.running)
+                    : std::accumulate(plan_.prompt_lengths.begin(), plan_.prompt_lengths.end(), std::int64_t{0});
     return std::move(plan_);
   }
 

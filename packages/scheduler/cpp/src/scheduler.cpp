@@ -73,7 +73,7 @@ bool Scheduler::finish_by_abort(Sequence& sequence) {
     // It stands in no queue, so the traced system misses it. Its row closes it otherwise.
     if (state_.options.is_reference()) return false;
   } else if (sequence.status == Status::waiting) {
-    state_.waiting.note_finished(!sequence.blocks.empty());
+    state_.waiting.note_finished(sequence);
     if (!state_.options.is_reference()) state_.release_everything(sequence);
   } else {
     ++state_.num_finished_running;

@@ -55,8 +55,8 @@ void finished_ones_are_skipped_and_taken_out_in_order() {
   queues.take_finished(taken);
   CHECK(taken.empty());
   for (const std::size_t i : {std::size_t{2}, std::size_t{0}}) {
+    queues.note_finished(*sequences[i]);
     sequences[i]->status = Status::finished_aborted;
-    queues.note_finished(i == 0);
   }
   CHECK(queues.num_half_prefilled() == 0 && queues.first_unfinished() == sequences[1]);
   queues.take_finished(taken);

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <deque>
 #include <vector>
 
@@ -14,16 +15,27 @@ class WaitingQueues {
  public:
   explicit WaitingQueues(bool holders_first) : holders_first_(holders_first) {}
 
-  void push_new(Sequence& sequence) { others_.push_back(&sequence); }
-  void push_restarted(Sequence& sequence) { others_.push_front(&sequence); }
+  void push_new(Sequence& sequence) {
+    others_.push_back(&sequence);
+    prompt_tokens_ += sequence.prompt_length;
+  }
+  void push_restarted(Sequence& sequence) {
+    others_.push_front(&sequence);
+    prompt_tokens_ += sequence.prompt_length;
+  }
   void push_half_prefilled(Sequence& sequence) {
     (holders_first_ ? holders_ : others_).push_front(&sequence);
     ++num_half_prefilled_;
+    prompt_tokens_ += sequence.prompt_length;
+    prompt_tokens_half_prefilled_ += sequence.prompt_length;
   }
 
   std::size_t size() const noexcept { return holders_.size() + others_.size(); }
   bool empty() const noexcept { return size() == 0; }
   std::size_t num_half_prefilled() const noexcept { return num_half_prefilled_; }
+  // Sums of the prompt lengths, kept up to date so that a step can show them however many wait.
+  std::int64_t prompt_tokens() const noexcept { return prompt_tokens_; }
+  std::int64_t prompt_tokens_half_prefilled() const noexcept { return prompt_tokens_half_prefilled_; }
 
   // The one to plan next, perhaps a finished one; nullptr when nobody waits.
   Sequence* head() const noexcept {
@@ -41,15 +53,17 @@ class WaitingQueues {
 
   void pop_head() {
     std::deque<Sequence*>& queue = holders_.empty() ? others_ : holders_;
-    if (queue.front()->is_finished()) --num_finished_;
-    else if (!queue.front()->blocks.empty()) --num_half_prefilled_;
+    const Sequence& sequence = *queue.front();
+    if (sequence.is_finished()) --num_finished_;
+    else if (!sequence.blocks.empty()) forget_half_prefilled(sequence);
+    prompt_tokens_ -= sequence.prompt_length;
     queue.pop_front();
   }
 
-  // A waiting sequence was given a final status; it stays in its place until it is taken out.
-  void note_finished(bool was_half_prefilled) noexcept {
+  // A waiting sequence is about to end, while it still has its blocks; it stays in its place until it is taken out.
+  void note_finished(const Sequence& sequence) noexcept {
     ++num_finished_;
-    if (was_half_prefilled) --num_half_prefilled_;
+    if (!sequence.blocks.empty()) forget_half_prefilled(sequence);
   }
 
   // Append the finished ones to `out`, in queue order, and forget them. Free when there are none.
@@ -64,10 +78,16 @@ class WaitingQueues {
   const std::deque<Sequence*>& others() const noexcept { return others_; }
 
  private:
-  static void take_finished_from(std::deque<Sequence*>& queue, std::vector<Sequence*>& out) {
+  void forget_half_prefilled(const Sequence& sequence) noexcept {
+    --num_half_prefilled_;
+    prompt_tokens_half_prefilled_ -= sequence.prompt_length;
+  }
+
+  void take_finished_from(std::deque<Sequence*>& queue, std::vector<Sequence*>& out) {
     std::erase_if(queue, [&](Sequence* sequence) {
       if (!sequence->is_finished()) return false;
       out.push_back(sequence);
+      prompt_tokens_ -= sequence->prompt_length;
       return true;
     });
   }
@@ -77,6 +97,8 @@ class WaitingQueues {
   std::deque<Sequence*> others_;
   std::size_t num_half_prefilled_ = 0;  // unfinished ones that hold blocks
   std::size_t num_finished_ = 0;
+  std::int64_t prompt_tokens_ = 0;
+  std::int64_t prompt_tokens_half_prefilled_ = 0;
 };
 
 }  // namespace thalweg::scheduler

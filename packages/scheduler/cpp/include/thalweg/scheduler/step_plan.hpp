@@ -21,6 +21,14 @@ struct StepStats {
   std::int64_t num_aborted = 0;
   std::int64_t num_free_blocks = 0;
   std::int64_t num_free_state_slots = 0;
+  std::int64_t num_prompted = 0;
+  std::int64_t prompt_tokens_running = 0;
+  std::int64_t prompt_tokens_waiting = 0;
+  std::int64_t prompt_tokens_chunked = 0;
+  std::int64_t num_finished = 0;
+  std::int64_t finished_output_tokens = 0;
+  std::int64_t finished_prompt_tokens = 0;
+  std::int64_t finished_output_context = 0;
 };
 
 // How many elements the arrays of a plan have.
