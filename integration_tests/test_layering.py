@@ -15,6 +15,7 @@ ALLOWED = {
     "tiny": set(),
     "scheduler": {"interfaces"},
     "kernels": {"interfaces"},
+    "dspark": {"interfaces"},
     "cache": {"interfaces", "kernels"},
     "model": {"interfaces", "kernels"},
     "engine": {"interfaces", "scheduler", "kernels", "cache", "model"},

@@ -1,0 +1,57 @@
+"""The sizes at which steps are captured, and the measured time of a forward pass at each."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+from thalweg.interfaces import ConfigError, shown
+
+
+def graph_sizes(max_size: int, interval: int = 8) -> list[int]:
+    """Batch sizes worth a captured graph: powers of two below the interval, then its multiples, then max_size.
+
+    Raises ConfigError for a size or an interval below 1.
+    """
+    for name, value in (("max_size", max_size), ("interval", interval)):
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise ConfigError(f"{name} is {shown(value)}; an integer of at least 1 is needed")
+    interval = min(interval, max_size)
+    powers = [1 << i for i in range((interval - 1).bit_length())]
+    return [*powers, *range(interval, max_size, interval), max_size]
+
+
+class StepTimeCurve:
+    """Milliseconds of a forward pass by graph size. A batch runs the smallest graph that holds it."""
+
+    def __init__(self, points: Sequence[tuple[int, float]]) -> None:
+        """points: (graph size in query tokens, milliseconds). Raises ConfigError naming the point that is wrong."""
+        points = [(size, float(time_ms)) for size, time_ms in points]
+        if not points:
+            raise ConfigError("points is empty; the curve needs at least one point (graph size, milliseconds)")
+        if points[0][0] < 1:
+            raise ConfigError(f"points[0] has size {points[0][0]}; sizes are at least 1")
+        for i, ((smaller, _), (larger, _)) in enumerate(pairwise(points), start=1):
+            if larger <= smaller:
+                raise ConfigError(f"points[{i}] has size {larger} after {smaller}; sizes must ascend strictly")
+        for i, (_, time_ms) in enumerate(points):
+            if not (math.isfinite(time_ms) and time_ms > 0):
+                raise ConfigError(f"points[{i}] takes {time_ms} ms; times must be finite and above 0")
+        self.sizes = [size for size, _ in points]
+        """Strictly ascending."""
+        self.times_ms = [time_ms for _, time_ms in points]
+
+    def __iter__(self) -> Iterator[tuple[int, float]]:
+        return iter(zip(self.sizes, self.times_ms, strict=True))
+
+    @property
+    def largest(self) -> int:
+        return self.sizes[-1]
+
+    def time_ms(self, num_tokens: int) -> float:
+        """Time of the graph that a batch of that many query tokens runs. Raises ValueError when none holds it."""
+        if num_tokens > self.largest:
+            raise ValueError(f"{num_tokens} query tokens are more than the largest graph holds, {self.largest}")
+        return self.times_ms[bisect_left(self.sizes, num_tokens)]
