@@ -24,6 +24,7 @@ from thalweg.kernels.reference import (
     quant,
     rope,
     sampling,
+    verification,
 )
 from thalweg.kernels.registry import Implementation, OpSpec, Registry, Tolerance
 
@@ -43,6 +44,7 @@ MODULES = (
     compressor,
     cache,
     metadata,
+    verification,
 )
 
 SUMMING_OPS = frozenset(

@@ -24,7 +24,7 @@ def _signed(value: int) -> int:
     return value - 2**64 if value >= 2**63 else value
 
 
-_GAMMA = _signed(0x9E3779B97F4A7C15)
+GAMMA = _signed(0x9E3779B97F4A7C15)
 _MIX_1 = _signed(0xBF58476D1CE4E5B9)
 _MIX_2 = _signed(0x94D049BB133111EB)
 
@@ -42,21 +42,26 @@ def hash_input(seeds: Tensor, positions: Tensor, case: int) -> Tensor:
         raise ConfigError(f"seeds have dtype {seeds.dtype}; uint64 or int64 is required")
     check_shape("positions", positions, tuple(seeds.shape))
     bits = seeds.view(torch.int64)
-    state = (3 * positions.long() + case) * _GAMMA
+    state = (3 * positions.long() + case) * GAMMA
     return bits ^ state if case == COIN else bits + (state ^ (state << 13))
 
 
 def splitmix_hash(x: Tensor) -> Tensor:
     """SplitMix64's output for the int64 bit patterns x, as int64."""
-    z = x + _GAMMA
+    z = x + GAMMA
     z = (z ^ _shift_right(z, 30)) * _MIX_1
     z = (z ^ _shift_right(z, 27)) * _MIX_2
     return z ^ _shift_right(z, 31)
 
 
+def unit_interval(z: Tensor) -> Tensor:
+    """float64 numbers in [0, 1) from the upper 53 bits of int64 bit patterns."""
+    return _shift_right(z, 11).double() * 2.0**-53
+
+
 def uniform(seeds: Tensor, positions: Tensor, case: int = FRESH) -> Tensor:
     """float64 numbers in [0, 1), a pure function of (seed, position, case)."""
-    return _shift_right(splitmix_hash(hash_input(seeds, positions, case)), 11).double() * 2.0**-53
+    return unit_interval(splitmix_hash(hash_input(seeds, positions, case)))
 
 
 def draw(weights: Tensor, u: Tensor) -> Tensor:
