@@ -32,6 +32,7 @@ PYBIND11_MODULE(_core, module) {
   py::register_local_exception_translator(translate);
   thalweg::scheduler::bind_block_pool(module);
   thalweg::scheduler::bind_scheduler(module);
+  thalweg::scheduler::bind_verify_budget(module);
   module.def(
       "build_info",
       [] { return py::dict(py::arg("version") = THALWEG_VERSION, py::arg("sanitizers") = THALWEG_SANITIZERS); },

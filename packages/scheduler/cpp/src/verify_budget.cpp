@@ -1,0 +1,163 @@
+#include "thalweg/scheduler/verify_budget.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+#include "thalweg/scheduler/errors.hpp"
+
+namespace thalweg::scheduler {
+
+namespace {
+
+void check_curve(std::span<const StepTime> points) {
+  if (points.empty())
+    throw ConfigError("points is empty; the curve needs at least one point (graph size, milliseconds)");
+  for (std::size_t i = 0; i < points.size(); ++i) {
+    const auto [size, time_ms] = points[i];
+    const std::string name = "points[" + std::to_string(i) + "]";
+    if (size < 1) throw ConfigError(name + " has size " + std::to_string(size) + "; sizes are at least 1");
+    if (i > 0 && size <= points[i - 1].graph_size)
+      throw ConfigError(name + " has size " + std::to_string(size) + " after " +
+                        std::to_string(points[i - 1].graph_size) + "; sizes must ascend strictly");
+    if (!std::isfinite(time_ms) || time_ms <= 0.0)
+      throw ConfigError(name + " takes " + std::to_string(time_ms) + " ms; times must be finite and above 0");
+  }
+}
+
+// One comparison per draft covers a number that is none, one outside 0..1, and one that increases.
+bool is_survival(std::span<const float> survival, std::span<const std::int32_t> offsets) noexcept {
+  bool is_fine = true;
+  for (std::size_t i = 0; i + 1 < offsets.size(); ++i) {
+    float previous = 1.0F;
+    for (auto j = static_cast<std::size_t>(offsets[i]); j < static_cast<std::size_t>(offsets[i + 1]); ++j) {
+      is_fine &= survival[j] >= 0.0F && survival[j] <= previous;
+      previous = survival[j];
+    }
+  }
+  return is_fine;
+}
+
+[[noreturn]] void refuse_survival(const std::string& name, std::span<const float> survival,
+                                  std::span<const std::int32_t> offsets) {
+  for (std::size_t i = 0; i + 1 < offsets.size(); ++i) {
+    const auto row = survival.subspan(static_cast<std::size_t>(offsets[i]),
+                                      static_cast<std::size_t>(offsets[i + 1] - offsets[i]));
+    const std::string where = name + "[" + std::to_string(i) + "]";
+    for (std::size_t j = 0; j < row.size(); ++j)
+      if (!(row[j] >= 0.0F && row[j] <= 1.0F))
+        throw std::invalid_argument(where + "[" + std::to_string(j) + "] is " + std::to_string(row[j]) +
+                                    "; survival is a number from 0 to 1");
+    for (std::size_t j = 1; j < row.size(); ++j)
+      if (row[j] > row[j - 1])
+        throw std::invalid_argument(where + " goes from " + std::to_string(row[j - 1]) + " to " +
+                                    std::to_string(row[j]) + " at draft " + std::to_string(j) +
+                                    "; survival never increases");
+  }
+  throw InvariantError(name + " is refused without a reason");
+}
+
+void check_survival(const char* name, std::span<const float> survival, std::span<const std::int32_t> offsets) {
+  if (survival.size() != static_cast<std::size_t>(offsets.back()))
+    throw std::invalid_argument(std::string(name) + " has " + std::to_string(survival.size()) + " drafts; offsets end at " +
+                                std::to_string(offsets.back()));
+  if (!is_survival(survival, offsets)) refuse_survival(name, survival, offsets);
+}
+
+// 1 + how many of the num_verified likeliest drafts each row has; of equals the lower row goes first.
+void split(std::size_t num_verified, std::span<const float> best_first, std::span<const float> survival,
+           std::span<const std::int32_t> offsets, std::span<std::int32_t> lengths) noexcept {
+  if (num_verified == 0) {
+    std::fill(lengths.begin(), lengths.end(), 1);
+    return;
+  }
+  const float last_winner = best_first[num_verified - 1];
+  const auto first_equal = std::lower_bound(best_first.begin(), best_first.end(), last_winner, std::greater());
+  auto equals_left = static_cast<std::int32_t>(num_verified) - static_cast<std::int32_t>(first_equal - best_first.begin());
+  for (std::size_t i = 0; i < lengths.size(); ++i) {
+    std::int32_t num_above = 0;
+    std::int32_t num_equal = 0;
+    for (auto j = static_cast<std::size_t>(offsets[i]); j < static_cast<std::size_t>(offsets[i + 1]); ++j) {
+      num_above += survival[j] > last_winner;
+      num_equal += survival[j] == last_winner;
+    }
+    num_equal = std::min(num_equal, equals_left);
+    equals_left -= num_equal;
+    lengths[i] = 1 + num_above + num_equal;
+  }
+}
+
+}  // namespace
+
+void VerifyBudget::set_step_time_curve(std::vector<StepTime> points) {
+  check_curve(points);
+  curve_ = std::move(points);
+  slope_ = std::make_unique<SlopeEstimator>();
+}
+
+void VerifyBudget::record_step_time(std::int64_t num_rows, std::int64_t graph_size, double forward_ms,
+                                    double sampler_ms) {
+  for (const auto& [name, size] : {std::pair("num_rows", num_rows), std::pair("graph_size", graph_size)})
+    if (size < 1) throw std::invalid_argument(std::string(name) + " is " + std::to_string(size) + "; at least 1 is needed");
+  for (const auto& [name, time_ms] : {std::pair("forward_ms", forward_ms), std::pair("sampler_ms", sampler_ms)})
+    if (!std::isfinite(time_ms) || time_ms < 0.0)
+      throw std::invalid_argument(std::string(name) + " is " + std::to_string(time_ms) +
+                                  "; it must be finite and at least 0");
+  if (has_curve()) {
+    const auto graph = std::lower_bound(curve_.begin(), curve_.end(), graph_size,
+                                        [](const StepTime& point, std::int64_t size) { return point.graph_size < size; });
+    if (graph == curve_.end())
+      throw std::invalid_argument("graph_size is " + std::to_string(graph_size) +
+                                  "; the largest graph of the curve is " + std::to_string(curve_.back().graph_size));
+    slope_->add(graph_size, (forward_ms - graph->time_ms) / static_cast<double>(graph_size));
+  }
+  sampler_.add(num_rows, sampler_ms);
+}
+
+void VerifyBudget::verify_lengths(std::span<const float> budget_survival, std::span<const float> split_survival,
+                                  std::span<const std::int32_t> offsets, std::span<std::int32_t> lengths) {
+  const std::size_t num_rows = lengths.size();
+  const bool is_one_round = budget_survival.data() == split_survival.data();
+  check_survival("budget_survival", budget_survival, offsets);
+  if (!is_one_round) check_survival("split_survival", split_survival, offsets);
+  if (!has_curve() || num_rows == 0) {
+    for (std::size_t i = 0; i < num_rows; ++i) lengths[i] = 1 + offsets[i + 1] - offsets[i];
+    return;
+  }
+  auto best_first = sorter_.sort(budget_survival);
+  const std::size_t num_verified = best_total(num_rows, best_first) - num_rows;
+  if (!is_one_round && num_verified > 0) best_first = sorter_.sort(split_survival);
+  split(num_verified, best_first, split_survival, offsets, lengths);
+}
+
+std::size_t VerifyBudget::best_total(std::size_t num_rows, std::span<const float> best_first) const {
+  const auto largest = static_cast<std::size_t>(curve_.back().graph_size);
+  if (num_rows > largest)
+    throw std::invalid_argument(std::to_string(num_rows) + " sequences are more than the largest graph of the curve holds, " +
+                                std::to_string(largest));
+  const double slope_ms = std::max(0.0, slope_->slope_ms());
+  const double sampler_ms = sampler_.time_ms(static_cast<std::int64_t>(num_rows));
+  const std::size_t end = std::min(num_rows + best_first.size(), largest) + 1;
+
+  auto expected = static_cast<float>(num_rows);
+  std::size_t best = num_rows;
+  double best_throughput = -1.0;
+  std::size_t total = num_rows;
+  for (const auto& [graph_size, time_ms] : curve_) {
+    const double step_ms = time_ms + slope_ms * static_cast<double>(graph_size) + sampler_ms;
+    for (; total < end && total <= static_cast<std::size_t>(graph_size); ++total) {
+      if (total > num_rows) expected += best_first[total - num_rows - 1];
+      const double throughput = static_cast<double>(expected) / step_ms;
+      if (throughput > best_throughput) {
+        best_throughput = throughput;
+        best = total;
+      }
+    }
+  }
+  return best;
+}
+
+}  // namespace thalweg::scheduler
