@@ -1,49 +1,45 @@
-"""The backend that runs everywhere: torch on the CPU, one thread of control, ops from the reference."""
+"""The backend that runs everywhere: torch on the CPU, one worker thread as its stream, ops from the reference."""
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import torch
 
+from thalweg.kernels.backends.host_sync import HostSync
+from thalweg.kernels.backends.stream import FifoStream, QueueEvent
 from thalweg.kernels.catalog import default_registry
 from thalweg.kernels.registry import Registry
+from thalweg.kernels.sync_guard import SyncGuard
 
 if TYPE_CHECKING:
-    from thalweg.interfaces import Backend, Event
+    from thalweg.interfaces import Backend
 
-
-class ImmediateEvent:
-    """An event that has passed: CPU work is done when the call returns."""
-
-    def done(self) -> bool:
-        return True
-
-    def wait(self) -> None:
-        """Return at once."""
-
-
-class ImmediateStream:
-    """A queue that is always empty."""
-
-    def record(self) -> ImmediateEvent:
-        return ImmediateEvent()
-
-    def wait(self, event: Event) -> None:
-        event.wait()
+_numbers = itertools.count()
 
 
 class CpuBackend:
-    """thalweg.interfaces.Backend for the CPU."""
+    """thalweg.interfaces.Backend for the CPU.
+
+    Launched work runs later, on one thread, in order; nothing else about it differs from calling it. A backend belongs
+    to the process that first launched on it. `guard.enabled = False` switches the ban on host synchronisation off.
+    """
 
     def __init__(self) -> None:
-        self._stream = ImmediateStream()
+        self._host_sync = HostSync()
+        self._stream = FifoStream(f"cpu-stream-{next(_numbers)}", self._host_sync)
 
     @property
     def name(self) -> str:
         return "cpu"
+
+    @property
+    def guard(self) -> SyncGuard:
+        """The guard behind `no_host_sync` and `allow_host_sync`."""
+        return self._host_sync.guard
 
     @property
     def device(self) -> torch.device:
@@ -58,19 +54,44 @@ class CpuBackend:
         del pinned
         return torch.empty(tuple(shape), dtype=dtype, device=self.device)
 
-    def stream(self) -> ImmediateStream:
+    def stream(self) -> FifoStream:
+        """The backend's one stream."""
         return self._stream
 
-    def copy_to_host(self, tensor: torch.Tensor) -> tuple[torch.Tensor, ImmediateEvent]:
-        """A copy that later writes to `tensor` do not reach."""
-        return tensor.detach().clone(), ImmediateEvent()
+    def copy_to_host(self, tensor: torch.Tensor) -> tuple[torch.Tensor, QueueEvent]:
+        """A copy of what the work launched so far leaves in `tensor`, and the event after which it is valid.
+
+        By launched work: of the tensor as it is now. Until the event passes, the copy holds nonsense on purpose.
+        """
+        source = tensor.detach()
+        if self._stream.current is not None:
+            return source.clone(), self._stream.record()
+        copy = torch.empty(source.shape, dtype=source.dtype)
+        if copy.dtype != torch.bool:
+            copy.reshape(-1).view(torch.uint8).fill_(0x7F)  # large numbers and float8 NaN, so that early reads show
+        self._stream.launch(lambda: copy.copy_(source))
+        return copy, self._stream.record()
+
+    def read(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A copy of what the work launched so far leaves in `tensor`; blocks. Raises HostSyncError where forbidden."""
+        self._host_sync.check(self._stream.current)
+        self._stream.record().wait()
+        return tensor.detach().clone()
 
     def no_host_sync(self) -> contextlib.AbstractContextManager[None]:
-        """Nothing to forbid: host and device are one."""
-        return contextlib.nullcontext()
+        """`read` and `synchronize` raise HostSyncError inside, and in work launched inside. Also a decorator."""
+        return self.guard.forbid()
+
+    def allow_host_sync(self) -> contextlib.AbstractContextManager[None]:
+        """Lift the ban inside. Also a decorator."""
+        return self.guard.allow()
 
     def capture(self, fn: Callable[[], None]) -> None:
         """None: there are no graphs on the CPU. `fn` is not called."""
+
+    def close(self) -> None:
+        """Finish queued work and end the thread. Events and results stay usable; launching again is an error."""
+        self._stream.close()
 
 
 if TYPE_CHECKING:
