@@ -26,7 +26,12 @@ class BackendUnavailableError(ThalwegError, ImportError):
 
 
 class PeerDiedError(ThalwegError):
-    """A rank of the job is gone."""
+    """Ranks of the job are gone, or do not answer; the message names them."""
+
+    def __init__(self, message: str = "", ranks: tuple[int, ...] = ()) -> None:
+        super().__init__(message)
+        self.ranks = ranks
+        """The missing ranks; empty if it is not known which."""
 
 
 class InvariantError(ThalwegError):

@@ -45,3 +45,6 @@ class Communicator(Protocol):
 
     def all_reduce_max(self, values: NDArray[np.int32]) -> NDArray[np.int32]:
         """Element-wise maximum over the group; raises PeerDiedError after the group's timeout."""
+
+    def fail(self, reason: str) -> None:
+        """Tell the others that this rank cannot go on: their present or next reduction raises PeerDiedError."""
