@@ -31,6 +31,7 @@ PYBIND11_MODULE(_core, module) {
   module.doc() = "C++ core of thalweg.scheduler";
   py::register_local_exception_translator(translate);
   thalweg::scheduler::bind_block_pool(module);
+  thalweg::scheduler::bind_flops(module);
   thalweg::scheduler::bind_scheduler(module);
   thalweg::scheduler::bind_verify_budget(module);
   module.def(

@@ -5,6 +5,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from thalweg.interfaces import Ballot, Fit, StepKind, StepOutcome, StepPlan, StepResult
+from thalweg.scheduler.flops_model import FlopsModel
 
 class BlockPool:
     def __init__(self, capacity: int) -> None: ...
@@ -17,6 +18,18 @@ class BlockPool:
     def allocate(self, count: int) -> list[int]: ...
     def release(self, ids: Sequence[int]) -> None: ...
     def pin(self, ids: Sequence[int]) -> None: ...
+
+class FlopsEstimator:
+    def __init__(self, model: FlopsModel) -> None: ...
+    def estimate(
+        self,
+        query_length: int,
+        context_length: int,
+        is_prefill: bool,
+        full_length: int = ...,
+        window_valid_start: int = ...,
+    ) -> tuple[int, int]: ...
+    def estimate_decode(self, query_lengths: Sequence[int], context_lengths: Sequence[int]) -> tuple[int, int]: ...
 
 class SchedulerCore:
     def __init__(
