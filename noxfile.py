@@ -33,12 +33,18 @@ FOLDER_OF = {canonicalize_name(project["name"]): folder for folder, project in P
 COMPONENTS = [folder for folder in PROJECTS if folder != "meta"]
 
 
+def test_extra(folder: str) -> list[str]:
+    """What the folder's tests need beyond its dependencies."""
+    lines: list[str] = PROJECTS[folder].get("optional-dependencies", {}).get("test", [])
+    return lines
+
+
 def closure(folder: str) -> list[str]:
-    """The folder's workspace dependencies, dependencies first, then the folder itself."""
+    """The folder's workspace dependencies, those of its tests included, dependencies first, then the folder itself."""
     order: list[str] = []
 
     def visit(name: str) -> None:
-        for line in PROJECTS[name].get("dependencies", []):
+        for line in (*PROJECTS[name].get("dependencies", []), *test_extra(name)):
             inner = FOLDER_OF.get(canonicalize_name(Requirement(line).name))
             if inner is not None and inner not in order:
                 visit(inner)
@@ -56,8 +62,7 @@ def needs_torch(folder: str) -> bool:
 
 def target(folder: str) -> str:
     """The path to install, with the extra that its tests need."""
-    extra = "[test]" if "test" in PROJECTS[folder].get("optional-dependencies", {}) else ""
-    return f"packages/{folder}{extra}"
+    return f"packages/{folder}[test]" if test_extra(folder) else f"packages/{folder}"
 
 
 def install_workspace(session: nox.Session, *folders: str, extra: tuple[str, ...] = ()) -> None:

@@ -1,6 +1,8 @@
 #include "thalweg/scheduler/verify_budget.hpp"
 
 #include <algorithm>
+#include <array>
+#include <charconv>
 #include <cmath>
 #include <functional>
 #include <stdexcept>
@@ -13,6 +15,13 @@ namespace thalweg::scheduler {
 
 namespace {
 
+// As few digits as tell the number apart from its neighbours.
+template <class Number>
+std::string shown(Number number) {
+  std::array<char, 32> text{};
+  return {text.data(), std::to_chars(text.data(), text.data() + text.size(), number).ptr};
+}
+
 void check_curve(std::span<const StepTime> points) {
   if (points.empty())
     throw ConfigError("points is empty; the curve needs at least one point (graph size, milliseconds)");
@@ -24,7 +33,7 @@ void check_curve(std::span<const StepTime> points) {
       throw ConfigError(name + " has size " + std::to_string(size) + " after " +
                         std::to_string(points[i - 1].graph_size) + "; sizes must ascend strictly");
     if (!std::isfinite(time_ms) || time_ms <= 0.0)
-      throw ConfigError(name + " takes " + std::to_string(time_ms) + " ms; times must be finite and above 0");
+      throw ConfigError(name + " takes " + shown(time_ms) + " ms; times must be finite and above 0");
   }
 }
 
@@ -49,12 +58,12 @@ bool is_survival(std::span<const float> survival, std::span<const std::int32_t> 
     const std::string where = name + "[" + std::to_string(i) + "]";
     for (std::size_t j = 0; j < row.size(); ++j)
       if (!(row[j] >= 0.0F && row[j] <= 1.0F))
-        throw std::invalid_argument(where + "[" + std::to_string(j) + "] is " + std::to_string(row[j]) +
+        throw std::invalid_argument(where + "[" + std::to_string(j) + "] is " + shown(row[j]) +
                                     "; survival is a number from 0 to 1");
     for (std::size_t j = 1; j < row.size(); ++j)
       if (row[j] > row[j - 1])
-        throw std::invalid_argument(where + " goes from " + std::to_string(row[j - 1]) + " to " +
-                                    std::to_string(row[j]) + " at draft " + std::to_string(j) +
+        throw std::invalid_argument(where + " goes from " + shown(row[j - 1]) + " to " +
+                                    shown(row[j]) + " at draft " + std::to_string(j) +
                                     "; survival never increases");
   }
   throw InvariantError(name + " is refused without a reason");
@@ -104,7 +113,7 @@ void VerifyBudget::record_step_time(std::int64_t num_rows, std::int64_t graph_si
     if (size < 1) throw std::invalid_argument(std::string(name) + " is " + std::to_string(size) + "; at least 1 is needed");
   for (const auto& [name, time_ms] : {std::pair("forward_ms", forward_ms), std::pair("sampler_ms", sampler_ms)})
     if (!std::isfinite(time_ms) || time_ms < 0.0)
-      throw std::invalid_argument(std::string(name) + " is " + std::to_string(time_ms) +
+      throw std::invalid_argument(std::string(name) + " is " + shown(time_ms) +
                                   "; it must be finite and at least 0");
   if (has_curve()) {
     const auto graph = std::lower_bound(curve_.begin(), curve_.end(), graph_size,

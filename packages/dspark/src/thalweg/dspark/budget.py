@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from operator import index
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,12 +48,14 @@ class ThroughputBudget:
         Raises ValueError for sizes below 1, a graph beyond the curve, and times that are negative or not finite.
         """
         for name, size in (("num_rows", num_rows), ("graph_size", graph_size)):
-            if size < 1:
+            if index(size) < 1:
                 raise ValueError(f"{name} is {size}; at least 1 is needed")
         for name, time_ms in (("forward_ms", forward_ms), ("sampler_ms", sampler_ms)):
             if not (math.isfinite(time_ms) and time_ms >= 0):
                 raise ValueError(f"{name} is {time_ms}; it must be finite and at least 0")
         if self._curve is not None:
+            if graph_size > self._curve.largest:
+                raise ValueError(f"graph_size is {graph_size}; the largest graph of the curve is {self._curve.largest}")
             self._slope.add(graph_size, (forward_ms - self._curve.time_ms(graph_size)) / graph_size)
         self._sampler.add(num_rows, sampler_ms)
 

@@ -6,6 +6,7 @@ import math
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
+from operator import index
 
 from thalweg.interfaces import ConfigError, shown
 
@@ -28,7 +29,7 @@ class StepTimeCurve:
 
     def __init__(self, points: Sequence[tuple[int, float]]) -> None:
         """points: (graph size in query tokens, milliseconds). Raises ConfigError naming the point that is wrong."""
-        points = [(size, float(time_ms)) for size, time_ms in points]
+        points = [(index(size), time_ms) for size, time_ms in points]
         if not points:
             raise ConfigError("points is empty; the curve needs at least one point (graph size, milliseconds)")
         if points[0][0] < 1:
@@ -41,7 +42,7 @@ class StepTimeCurve:
                 raise ConfigError(f"points[{i}] takes {time_ms} ms; times must be finite and above 0")
         self.sizes = [size for size, _ in points]
         """Strictly ascending."""
-        self.times_ms = [time_ms for _, time_ms in points]
+        self.times_ms = [float(time_ms) for _, time_ms in points]
 
     def __iter__(self) -> Iterator[tuple[int, float]]:
         return iter(zip(self.sizes, self.times_ms, strict=True))
@@ -51,7 +52,5 @@ class StepTimeCurve:
         return self.sizes[-1]
 
     def time_ms(self, num_tokens: int) -> float:
-        """Time of the graph that a batch of that many query tokens runs. Raises ValueError when none holds it."""
-        if num_tokens > self.largest:
-            raise ValueError(f"{num_tokens} query tokens are more than the largest graph holds, {self.largest}")
+        """Time of the graph that a batch of that many query tokens, at most `largest`, runs."""
         return self.times_ms[bisect_left(self.sizes, num_tokens)]

@@ -8,12 +8,12 @@ from thalweg.scheduler.__about__ import __version__
 from thalweg.scheduler.config import SchedulerConfig
 
 if TYPE_CHECKING:
-    from thalweg.scheduler._core import BlockPool, build_info
+    from thalweg.scheduler._core import BlockPool, VerifyBudget, build_info
     from thalweg.scheduler.scheduler import Scheduler
 
-__all__ = ["BlockPool", "Scheduler", "SchedulerConfig", "__version__", "build_info"]
+__all__ = ["BlockPool", "Scheduler", "SchedulerConfig", "VerifyBudget", "__version__", "build_info"]
 
-_NATIVE = {"BlockPool": "_core", "build_info": "_core", "Scheduler": "scheduler"}
+_NATIVE = {"BlockPool": "_core", "VerifyBudget": "_core", "build_info": "_core", "Scheduler": "scheduler"}
 
 
 def __getattr__(name: str) -> Any:

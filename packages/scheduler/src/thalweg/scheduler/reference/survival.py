@@ -1,7 +1,8 @@
 """Which round's confidences decide what a decode step verifies.
 
-The fate of a draft may not depend on its own confidence or on later ones, or verifying would select for what it is
-meant to judge. So how many drafts a step verifies comes from the round before the last, and whose from the last round.
+Whether a draft is verified may not depend on its token, and the confidences of later drafts do depend on it. So how
+many drafts a step verifies comes from the round before the last, whose tokens are history; and whose drafts they are
+comes from the last round, where survival never increases: a later draft never overtakes an earlier one.
 """
 
 from __future__ import annotations
