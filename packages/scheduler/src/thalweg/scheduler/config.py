@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from thalweg.interfaces import ConfigError, shown
 
 Policy = Literal["default", "reference"]
+EngineType = Literal["normal", "prompt", "completion"]
 
 WATERMARK = 0.9
 """Fraction of the block pool above which no new request starts a prefill; the null block 0 counts as used."""
@@ -40,7 +41,9 @@ class SchedulerConfig:
     policy: Policy = "default"
     """`reference` keeps the rules of the traced system, known defects included; it exists to replay its traces."""
     async_scheduling: bool = False
-    """Plan one step ahead of the results. Not available yet: only False is accepted."""
+    """Plan a decode step before the result of the one before it is known. Prefill steps are finished in place."""
+    engine_type: EngineType = "normal"
+    """`prompt` only prefills and hands completed prompts over; `completion` only decodes what was loaded."""
 
     def __post_init__(self) -> None:
         for field in (
@@ -59,12 +62,27 @@ class SchedulerConfig:
             value = getattr(self, field)
             if not isinstance(value, bool):
                 raise ConfigError(f"{field} is {shown(value)}; it must be True or False")
-        if not isinstance(self.policy, str) or self.policy not in ("default", "reference"):
-            raise ConfigError(f'policy is {shown(self.policy)}; it must be "default" or "reference"')
-        if self.async_scheduling:
+        _require_choice("policy", self.policy, get_args(Policy))
+        _require_choice("engine_type", self.engine_type, get_args(EngineType))
+        if self.engine_type == "completion" and not self.stop_preempted_request:
             raise ConfigError(
-                "async_scheduling is True; only False is accepted, asynchronous planning does not exist yet"
+                'stop_preempted_request is False; with engine_type "completion" it must be True, '
+                "because such an engine cannot recompute"
             )
+
+    @property
+    def plans_ahead(self) -> bool:
+        """A step may be planned while another one is unprocessed; an engine that only prefills never does that."""
+        return self.async_scheduling and self.engine_type != "prompt"
+
+    def runtime_length(self, draft_length: int) -> int:
+        """Positions that every buffer indexed by position needs.
+
+        A step reaches draft_length past the longest sequence, the drafter as far again, and planning ahead assumes
+        that the step in flight keeps all of its 1 + draft_length tokens.
+        """
+        in_flight = draft_length + 1 if self.plans_ahead else 0
+        return self.max_model_len + draft_length + in_flight + draft_length
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +135,10 @@ class Sizes:
                 f"draft_length is {draft_length}; with block_size {block_size} it must be at most {block_size - 1}, "
                 "because a sequence grows by at most one block per step"
             )
+        if config.engine_type == "completion" and context_parallel_size > 1:
+            raise ConfigError(
+                f'context_parallel_size is {context_parallel_size}; with engine_type "completion" it must be 1'
+            )
         budget = config.max_num_batched_tokens
         decode_tokens = config.max_num_seqs * (1 + draft_length)
         if budget is None:
@@ -162,3 +184,9 @@ class Sizes:
 def _require_int(name: str, value: object, *, at_least: int) -> None:
     if not isinstance(value, int) or isinstance(value, bool) or not at_least <= value < 1 << 31:
         raise ConfigError(f"{name} is {shown(value)}; it must be an integer from {at_least} to {(1 << 31) - 1}")
+
+
+def _require_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
+    if not isinstance(value, str) or value not in choices:
+        accepted = ", ".join(f'"{choice}"' for choice in choices)
+        raise ConfigError(f"{name} is {shown(value)}; it must be one of {accepted}")

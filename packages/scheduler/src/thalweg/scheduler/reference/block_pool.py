@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import threading
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from thalweg.interfaces import CapacityError, ConfigError, Fit
+
+LOCK_TIMEOUT_S = 20.0
 
 
 class BlockPool:
     """Hands out the ids 1..capacity-1; id 0 means "none". Cache blocks and state slots both use it.
 
     Freed ids go to the tail of the free list, so an id rests as long as possible before it is reused. A call that
-    raises changes nothing. Every call is safe from any thread.
+    raises changes nothing. Every call is safe from any thread, and raises TimeoutError when another one keeps the pool
+    to itself for 20 s.
     """
 
     def __init__(self, capacity: int) -> None:
@@ -30,12 +34,12 @@ class BlockPool:
 
     @property
     def num_free(self) -> int:
-        with self._lock:
+        with self._locked():
             return len(self._free)
 
     def free_ids(self) -> list[int]:
         """The free ids in the order in which they will be handed out."""
-        with self._lock:
+        with self._locked():
             return list(self._free)
 
     def can_allocate(self, count: int) -> Fit:
@@ -47,7 +51,7 @@ class BlockPool:
     def allocate(self, count: int) -> list[int]:
         """Take `count` ids. Raises CapacityError when fewer are free, ValueError for a negative count."""
         _require_count(count)
-        with self._lock:
+        with self._locked():
             if count > len(self._free):
                 raise CapacityError(f"need {count} blocks, {len(self._free)} are free")
             ids = [self._free.popleft() for _ in range(count)]
@@ -57,7 +61,7 @@ class BlockPool:
 
     def release(self, ids: Sequence[int]) -> None:
         """Take one holder off each id, last id first. Raises ValueError for an id that has too few or is no id."""
-        with self._lock:
+        with self._locked():
             for block_id, count in Counter(ids).items():
                 if self._holders_of(block_id) < count:
                     raise ValueError(f"block {block_id} is released {count} times, it has {self._holders[block_id]}")
@@ -68,12 +72,21 @@ class BlockPool:
 
     def pin(self, ids: Sequence[int]) -> None:
         """Add a holder to each id. Raises CapacityError for a free one, ValueError for one that is no id."""
-        with self._lock:
+        with self._locked():
             for block_id in ids:
                 if self._holders_of(block_id) == 0:
                     raise CapacityError(f"block {block_id} is free and cannot be pinned")
             for block_id in ids:
                 self._holders[block_id] += 1
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        if not self._lock.acquire(timeout=LOCK_TIMEOUT_S):
+            raise TimeoutError(f"the pool was locked for {LOCK_TIMEOUT_S:.0f} s by another thread")
+        try:
+            yield
+        finally:
+            self._lock.release()
 
     def _holders_of(self, block_id: int) -> int:
         if not 0 < block_id < len(self._holders):

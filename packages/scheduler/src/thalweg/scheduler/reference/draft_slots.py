@@ -11,6 +11,10 @@ class DraftSlots:
     def __init__(self, count: int) -> None:
         self._free = list(range(count, 0, -1))
 
+    @property
+    def num_free(self) -> int:
+        return len(self._free)
+
     def free_ids(self) -> list[int]:
         """The free slots in the order in which they will be handed out."""
         return self._free[::-1]

@@ -1,67 +1,23 @@
-"""The planned step: its rows as the scheduler remembers them, and the arrays it shows to the engine."""
+"""A planned step as the arrays that the engine is shown."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from thalweg.interfaces import StepKind, StepPlan, StepStats
-from thalweg.scheduler.config import Sizes
+from thalweg.interfaces import InvariantError, StepPlan
 from thalweg.scheduler.reference.sequence import Sequence
 from thalweg.scheduler.reference.state import State
-
-
-@dataclass(slots=True)
-class Row:
-    """One sequence in one step, with the numbers it was planned with."""
-
-    sequence: Sequence
-    start: int
-    """Position of its first query token."""
-    query_length: int
-    committed_length: int
-    read_slot: int
-    write_slot: int
-
-    @property
-    def context_length(self) -> int:
-        return self.start + self.query_length
-
-    @property
-    def is_unfinished_chunk(self) -> bool:
-        """A prefill row whose prompt goes on in a later step."""
-        return self.context_length < self.committed_length
-
-
-@dataclass(slots=True)
-class PlannedStep:
-    """What the scheduler keeps of a plan until its result arrives."""
-
-    step: int
-    kind: StepKind
-    num_batched_tokens: int
-    rows: list[Row]
-    finished: list[Sequence]
-    dropped: list[Sequence]
-    restarted: list[Sequence]
-
-
-def open_row(sequence: Sequence, query_length: int) -> Row:
-    """Count the sequence into a step. Its draft information is read once, by the step planned next."""
-    assert sequence.schedule_count == sequence.process_count
-    sequence.schedule_count += 1
-    read_slot = sequence.draft_slot if sequence.has_draft_info else 0
-    sequence.has_draft_info = False
-    return Row(sequence, sequence.num_computed, query_length, sequence.length, read_slot, sequence.draft_slot)
+from thalweg.scheduler.reference.statistics import step_stats
+from thalweg.scheduler.reference.step import PlannedStep, Row
 
 
 def build_plan(planned: PlannedStep, state: State) -> StepPlan:
     """Copy the step into arrays that nobody changes afterwards."""
-    rows, sizes = planned.rows, state.sizes
-    is_prefill = planned.kind is StepKind.PREFILL
+    rows, sizes, is_prefill = planned.rows, state.sizes, planned.is_prefill
+    _check_limits(planned, state)
     sequences = [row.sequence for row in rows]
     block_counts = [len(sequence.blocks) for sequence in sequences]
     return StepPlan(
@@ -80,17 +36,17 @@ def build_plan(planned: PlannedStep, state: State) -> StepPlan:
         tail_token_ids=_tails(rows, is_prefill, sizes.tail_length),
         token_ids=_int32(token for row in rows for token in _chunk(row)) if is_prefill else _int32(()),
         next_token_ids=_int32(_token_after(row) for row in rows) if is_prefill else _int32(()),
-        draft_token_ids=_drafts(sequences, is_prefill, sizes),
+        draft_token_ids=draft_rows(sequences, 0 if is_prefill else sizes.draft_length),
         draft_read_slots=_int32(row.read_slot for row in rows),
         draft_write_slots=_int32(row.write_slot for row in rows),
-        previous_rows=np.full(len(rows), -1, np.int32),
-        state_copies=np.zeros((0, 2), np.int32),
-        block_copies=np.zeros((0, 2), np.int32),
+        previous_rows=_int32(row.previous_row for row in rows),
+        state_copies=_pairs(copies.state_slot for copies in planned.copies),
+        block_copies=_pairs(copies.block for copies in planned.copies if copies.block),
         zero_state_slots=_int32(()),
         finished_ids=_ids(planned.finished),
         dropped_ids=_ids(planned.dropped),
         restarted_ids=_ids(planned.restarted),
-        stats=_stats(rows, state),
+        stats=step_stats(planned, state),
     )
 
 
@@ -120,29 +76,29 @@ def _tails(rows: list[Row], is_prefill: bool, tail_length: int) -> NDArray[np.in
     return tails
 
 
-def _drafts(sequences: list[Sequence], is_prefill: bool, sizes: Sizes) -> NDArray[np.int32]:
-    if is_prefill:
-        return np.zeros((len(sequences), 0), np.int32)
-    drafts = np.full((len(sequences), sizes.draft_length), -1, np.int32)
+def draft_rows(sequences: list[Sequence], draft_length: int) -> NDArray[np.int32]:
+    """[N, G] the attached drafts, -1 where there are none."""
+    drafts = np.full((len(sequences), draft_length), -1, np.int32)
     for row, sequence in zip(drafts, sequences, strict=True):
-        row[: sequence.num_drafts] = sequence.draft_token_ids
+        row[: sequence.num_drafts] = sequence.draft_token_ids[:draft_length]
     return drafts
 
 
-def _stats(rows: list[Row], state: State) -> StepStats:
-    """Numbers of the step and of the queues it leaves behind; the rows of a prefill stand in neither queue."""
-    contexts = [row.context_length for row in rows]
-    return StepStats(
-        sum_query_times_context=sum(row.query_length * row.context_length for row in rows),
-        max_context_length=max(contexts, default=0),
-        min_context_length=min(contexts, default=0),
-        attention_flops=0.0,
-        total_flops=0.0,
-        num_running=len(state.running),
-        num_waiting=len(state.waiting),
-        num_chunked=sum(1 for sequence in state.waiting if sequence.blocks),
-        num_preempted=state.num_preempted,
-        num_aborted=state.num_aborted,
-        num_free_blocks=state.memory.blocks.num_free,
-        num_free_state_slots=state.memory.state_slots.num_free,
-    )
+def _pairs(copies: Iterable[tuple[int, int]]) -> NDArray[np.int32]:
+    return np.array([*copies], np.int32).reshape(-1, 2)
+
+
+def _check_limits(planned: PlannedStep, state: State) -> None:
+    """Nothing planned may reach past the buffers, which have the size of these limits."""
+    if planned.num_batched_tokens > state.sizes.max_num_batched_tokens:
+        raise InvariantError(
+            f"step {planned.step} has {planned.num_batched_tokens} tokens; at most "
+            f"{state.sizes.max_num_batched_tokens} are allowed"
+        )
+    for row in planned.rows:
+        end = row.context_length if planned.is_prefill else row.start + 1 + 2 * state.sizes.draft_length
+        if end > state.runtime_length:
+            raise InvariantError(
+                f"sequence {row.sequence.sequence_id} of length {row.committed_length} reaches position {end} with "
+                f"{row.query_length} query tokens from {row.start}; buffers end at {state.runtime_length}"
+            )

@@ -25,21 +25,21 @@ class PrefillBatch:
 
 def plan_prefill(state: State) -> PrefillBatch:
     """Serve the queue strictly in order: the first sequence that cannot be served now ends the batch."""
-    batch = PrefillBatch()
-    if state.is_default:
-        batch.dropped += state.waiting.remove_finished()
+    batch = empty_prefill(state)
     num_running = len(state.running)
     context_budget = state.config.prefill_max_sum_seqlen_k
     while (sequence := state.waiting.head()) is not None:
         if sequence.is_finished:
-            batch.dropped.append(state.waiting.pop())
+            state.waiting.take(sequence)
+            batch.dropped.append(sequence)
             continue
         if not sequence.is_schedulable:
             break
         if not sequence.blocks:
             if _can_never_run(state, sequence):
-                batch.dropped.append(state.waiting.pop())
+                state.waiting.take(sequence)
                 state.end(sequence, _refusal(state, sequence))
+                batch.dropped.append(sequence)
                 continue
             if not state.memory.can_start(sequence):
                 break
@@ -50,12 +50,17 @@ def plan_prefill(state: State) -> PrefillBatch:
             break
         if not sequence.blocks and not state.memory.start(sequence):
             break
-        is_last = _commit(state, batch, chunk)
+        is_last = _commit(state, batch, sequence, chunk)
         context_budget -= sequence.length
-        if not is_last:
+        num_running += is_last
+        if not is_last and not state.is_prompt_engine:
             break
-        num_running += 1
     return batch
+
+
+def empty_prefill(state: State) -> PrefillBatch:
+    """A step without rows still reports who was aborted meanwhile."""
+    return PrefillBatch(dropped=state.drop_finished() if state.is_default else [])
 
 
 def _can_never_run(state: State, sequence: Sequence) -> bool:
@@ -107,9 +112,9 @@ def _consume_checkpoint(sequence: Sequence, chunk: int) -> int:
     return chunk
 
 
-def _commit(state: State, batch: PrefillBatch, chunk: int) -> bool:
-    """Move the head of the queue into the batch. True when this chunk ends its prompt."""
-    sequence = state.waiting.pop()
+def _commit(state: State, batch: PrefillBatch, sequence: Sequence, chunk: int) -> bool:
+    """Move a waiting sequence into the batch. True when this chunk ends its prompt."""
+    state.waiting.take(sequence)
     alignment = state.sizes.chunk_alignment
     batch.num_batched_tokens += -(-chunk // alignment) * alignment
     batch.rows.append((sequence, chunk))

@@ -1,4 +1,4 @@
-"""Turning what `add` was given into a sequence, or refusing it."""
+"""Turning what `add` and `add_loaded` were given into a sequence, or refusing it."""
 
 from __future__ import annotations
 
@@ -24,18 +24,28 @@ def new_sequence(
     checkpoints: SequenceOf[int],
     is_schedulable: bool,
     is_structured: bool,
+    prompt_length: int | None = None,
 ) -> Sequence:
-    """A waiting sequence. Raises RequestError naming the argument, its value and what is accepted."""
-    prompt = _checked_prompt(token_ids)
+    """A waiting sequence that owns nothing. Raises RequestError naming the argument, its value and what is accepted.
+
+    prompt_length: tokens from there on are output; None = there is none.
+    """
+    tokens = _checked_tokens(token_ids)
+    if prompt_length is None:
+        prompt_length = len(tokens)
+    if not 1 <= prompt_length <= len(tokens):
+        raise RequestError(f"prompt_length is {prompt_length}; with {len(tokens)} tokens it must be 1 to {len(tokens)}")
     if not 1 <= max_tokens <= INT32_MAX:
         raise RequestError(f"max_tokens is {max_tokens}; it must be at least 1 and fit int32")
+    if len(tokens) - prompt_length >= max_tokens:
+        raise RequestError(f"max_tokens is {max_tokens}; there are {len(tokens) - prompt_length} output tokens already")
     positions = list(checkpoints)
     if any(low >= high for low, high in zip([0, *positions], positions, strict=False)):
         raise RequestError(f"checkpoints are {positions}; they must be positive and ascending")
     return Sequence(
         sequence_id=sequence_id,
-        token_ids=prompt,
-        prompt_length=len(prompt),
+        token_ids=tokens,
+        prompt_length=prompt_length,
         max_tokens=max_tokens,
         eos_token_id=eos_token_id,
         ignore_eos=ignore_eos,
@@ -45,7 +55,7 @@ def new_sequence(
     )
 
 
-def _checked_prompt(token_ids: NDArray[np.int32]) -> list[int]:
+def _checked_tokens(token_ids: NDArray[np.int32]) -> list[int]:
     array = np.asarray(token_ids)
     if array.ndim != 1 or array.size == 0:
         raise RequestError(f"token_ids has shape {array.shape}; it must be [L] with L >= 1")

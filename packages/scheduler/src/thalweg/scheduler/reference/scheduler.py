@@ -11,43 +11,59 @@ from numpy.typing import NDArray
 from thalweg.interfaces import (
     Ballot,
     BlockAllocator,
-    SequenceStatus,
+    ConfigError,
+    RequestError,
+    StepCorrection,
     StepKind,
     StepOutcome,
     StepPlan,
     StepResult,
+    VerifyBudget,
     VoteRound,
 )
 from thalweg.scheduler.config import SchedulerConfig, Sizes
-from thalweg.scheduler.reference.decode import plan_decode
-from thalweg.scheduler.reference.plan import PlannedStep, build_plan, open_row
-from thalweg.scheduler.reference.post_process import check_result, process_step
+from thalweg.scheduler.flops import FlopsEstimator, FlopsModel
+from thalweg.scheduler.reference.correct import check_query_lengths, correct_step
+from thalweg.scheduler.reference.debug import describe
+from thalweg.scheduler.reference.forks import fork_sequence
+from thalweg.scheduler.reference.lifetimes import abort, end_hold
+from thalweg.scheduler.reference.loads import load_sequence
+from thalweg.scheduler.reference.plan import build_plan
+from thalweg.scheduler.reference.planning import commit_decode, commit_prefill
+from thalweg.scheduler.reference.post_process import process_step
 from thalweg.scheduler.reference.prefill import PrefillBatch, plan_prefill
 from thalweg.scheduler.reference.requests import new_sequence
+from thalweg.scheduler.reference.results import check_result
 from thalweg.scheduler.reference.sequence import Sequence
 from thalweg.scheduler.reference.state import State
 from thalweg.scheduler.reference.step_vote import choose_round, wants_prefill
 
 
 class Scheduler:
-    """Continuous batching, planned synchronously: every plan gets its result before the next step begins.
+    """Continuous batching over a paged cache and state slots.
 
     Satisfies `thalweg.interfaces.Scheduler`. A call out of order raises RuntimeError, a bad argument ValueError; both
     leave the scheduler as it was.
 
-        begin_step -> (try_prefill, when the vote was won and this rank wants one) -> finish_step -> process
+        synchronous     begin_step -> (try_prefill, when the vote was won and this rank wants one) -> finish_step
+                        -> process
+        asynchronous    begin_step ... finish_step of step N -> process N-1 -> correct N -> begin_step of N+1 ...
+                        while N and N-1 are decode steps; a prefill step is processed before anything else is planned
 
     `release(step)` may come any time after `finish_step`; `add` and `abort` may come anywhere. What the contract
     leaves open is settled as follows, for this core and its C++ twin alike.
 
-    - `has_unfinished`: a sequence waits or runs (finished ones that the next step removes included), or a plan waits
-      for its result. `has_running` and `has_half_prefilled` count unfinished sequences only.
+    - `has_unfinished`: a sequence stands in a queue (finished ones that the next step removes included), a plan waits
+      for its result, or sources of copies are still pinned. `has_running` and `has_half_prefilled` count unfinished
+      sequences only; everybody who waits and holds blocks is half-prefilled.
     - An aborted waiting sequence stays in its queue, owning nothing, until the next plan lists it as dropped; it does
       not count as a reason to prefill.
-    - Dropped sequences are listed in this order: aborted ones (planning order of the queue), then refused or
-      preempted ones as planning met them. Token-less final records: finished ones first, then dropped ones.
+    - Dropped sequences are listed in this order: aborted ones (planning order of the queue, then those ready to decode,
+      then those that a prefill-only engine did not hand over), then refused or preempted ones as planning met them.
+      Token-less final records: finished ones first, then dropped ones.
     - A row that fails its grammar has a finish reason and no token. `closed_num_output_tokens` is the output length.
     - Prefill rows report one verified and one accepted token: the sampled one.
+    - Preemption takes the memory of a held sequence too.
     """
 
     def __init__(
@@ -61,8 +77,14 @@ class Scheduler:
         tail_length: int = 1,
         vocab_size: int,
         context_parallel_size: int = 1,
+        flops_model: FlopsModel | None = None,
+        verify_budget: VerifyBudget | None = None,
     ) -> None:
-        """Both pool sizes include the null id 0. Raises ConfigError when sizes and config contradict each other."""
+        """Both pool sizes include the null id 0. Raises ConfigError when sizes and config contradict each other.
+
+        flops_model: fills the plan's FLOPs, None = 0. verify_budget: who decides on verify lengths once there is a
+        step-time curve; `thalweg.dspark` has one, the C++ core has its own.
+        """
         sizes = Sizes.resolve(
             config,
             num_blocks=num_blocks,
@@ -73,20 +95,18 @@ class Scheduler:
             vocab_size=vocab_size,
             context_parallel_size=context_parallel_size,
         )
-        self._state = State(config, sizes)
-        self._sequences: dict[int, Sequence] = {}
+        flops = FlopsEstimator(flops_model) if flops_model is not None else None
+        self._state = State(config, sizes, flops, verify_budget)
         self._next_id = 0
         self._next_step = 0
         self._ballot: Ballot | None = None
         """Open between begin_step and finish_step."""
         self._prefill: PrefillBatch | None = None
         """Prepared by try_prefill, until finish_step."""
-        self._planned: PlannedStep | None = None
-        """Between finish_step and process."""
         self._unreleased: dict[int, list[Sequence]] = {}
         """Finished sequences by the step that listed them, until `release`."""
-        self._kept: set[int] = set()
-        """Held when `release` came by."""
+
+    # Requests
 
     def add(
         self,
@@ -99,6 +119,9 @@ class Scheduler:
         is_schedulable: bool = True,
         is_structured: bool = False,
     ) -> int:
+        """Raises RuntimeError in a decode-only engine, whose sequences come through `add_loaded`."""
+        if self._state.is_completion_engine:
+            raise RuntimeError("add: a decode-only engine cannot prefill a prompt; add_loaded takes loaded sequences")
         sequence = new_sequence(
             self._next_id,
             token_ids,
@@ -109,53 +132,78 @@ class Scheduler:
             is_schedulable=is_schedulable,
             is_structured=is_structured,
         )
-        self._next_id += 1
-        self._sequences[sequence.sequence_id] = sequence
         self._state.waiting.append(sequence)
+        return self._register(sequence)
+
+    def add_loaded(
+        self,
+        token_ids: NDArray[np.int32],
+        num_computed_tokens: int,
+        *,
+        max_tokens: int,
+        eos_token_id: int,
+        ignore_eos: bool = False,
+        prompt_length: int | None = None,
+        checkpoints: SequenceOf[int] = (),
+        is_structured: bool = False,
+    ) -> int | None:
+        sequence = new_sequence(
+            self._next_id,
+            token_ids,
+            max_tokens=max_tokens,
+            eos_token_id=eos_token_id,
+            ignore_eos=ignore_eos,
+            checkpoints=checkpoints,
+            is_schedulable=False,
+            is_structured=is_structured,
+            prompt_length=prompt_length,
+        )
+        return self._register(sequence) if load_sequence(self._state, sequence, num_computed_tokens) else None
+
+    def fork(self, sequence_id: int, *, last_token_id: int | None = None) -> int | None:
+        """Also a RuntimeError while the sequence is still being loaded."""
+        parent = self._known("fork", sequence_id)
+        if parent.is_finished:
+            raise RequestError(f"cannot fork sequence {sequence_id}: it is finished")
+        child = fork_sequence(self._state, parent, self._next_id, self._prefill, last_token_id)
+        return self._register(child) if child is not None else None
+
+    def _register(self, sequence: Sequence) -> int:
+        self._next_id += 1
+        self._state.sequences[sequence.sequence_id] = sequence
         return sequence.sequence_id
 
     def abort(self, sequence_ids: SequenceOf[int]) -> int:
-        """A running sequence leaves with the next decode step; a waiting one gives its memory back now."""
-        wanted = set(sequence_ids)
-        found = [sequence for sequence in self._abortable() if sequence.sequence_id in wanted]
-        for sequence in found:
-            sequence.status = SequenceStatus.FINISHED_ABORTED
-        if self._state.is_default:
-            for sequence in self._state.waiting:
-                if sequence.is_finished:
-                    self._state.memory.release(sequence)
-        self._state.num_aborted += len(found)
-        return len(found)
-
-    def _abortable(self) -> list[Sequence]:
-        """Unfinished sequences. Those of a prefill step stand in no queue until its result is processed."""
-        everybody = [*self._state.running, *self._state.waiting]
-        if self._state.is_default:
-            if self._prefill is not None:
-                everybody += [sequence for sequence, _ in self._prefill.rows]
-            if self._planned is not None and self._planned.kind is StepKind.PREFILL:
-                everybody += [row.sequence for row in self._planned.rows]
-        return [sequence for sequence in everybody if not sequence.is_finished]
+        return abort(self._state, sequence_ids, self._prefill)
 
     def set_schedulable(self, sequence_id: int) -> None:
         """Does nothing for a sequence that is gone: it may have been aborted while its data was under way."""
-        sequence = self._sequences.get(sequence_id)
+        sequence = self._state.sequences.get(sequence_id)
         if sequence is not None:
             sequence.is_schedulable = True
 
+    # Steps
+
     def begin_step(self, anyone_running: bool, anyone_half_prefilled: bool = False) -> Ballot:
-        if self._planned is not None:
-            raise RuntimeError(f"begin_step: step {self._planned.step} has to be processed first")
         if self._ballot is not None:
             raise RuntimeError("begin_step: the step is open already; finish_step closes it")
+        self._check_may_plan()
         vote = choose_round(self._state, anyone_running, anyone_half_prefilled)
         self._ballot = Ballot(vote, wants_prefill(self._state))
         return self._ballot
 
+    def _check_may_plan(self) -> None:
+        """At most one step may be in flight while the next is planned, and only a decode step."""
+        in_flight = self._state.in_flight
+        allowed = 1 if self._state.config.plans_ahead and not any(step.is_prefill for step in in_flight) else 0
+        if len(in_flight) > allowed:
+            raise RuntimeError(f"begin_step: step {in_flight[0].step} has to be processed first")
+
     def try_prefill(self) -> bool:
         if self._ballot is None:
             raise RuntimeError("try_prefill: no step is open; begin_step opens it")
-        if self._ballot.round is VoteRound.NONE or not self._ballot.wants:
+        is_vote = self._ballot.round in (VoteRound.ALL, VoteRound.ANY)
+        if self._ballot.round is not VoteRound.PREFILL and not (is_vote and self._ballot.wants):
             raise RuntimeError("try_prefill: this step holds no vote, or this rank did not want a prefill")
         if self._prefill is not None:
             raise RuntimeError("try_prefill: this step has a prefill already")
@@ -170,79 +218,88 @@ class Scheduler:
             raise ValueError(f"kind is {kind!r}; it must be a StepKind")
         if self._ballot is None:
             raise RuntimeError("finish_step: no step is open; begin_step opens it")
+        self._check_kind(StepKind(kind))
         if kind == StepKind.PREFILL:
-            planned = self._finish_prefill(self._prefill or PrefillBatch())
-        elif self._prefill is None:
-            planned = self._finish_decode()
+            planned = commit_prefill(self._state, self._next_step, self._prefill)
         else:
-            raise RuntimeError("finish_step: a prefill is prepared, the step cannot become a decode")
+            planned = commit_decode(self._state, self._next_step)
+        plan = build_plan(planned, self._state)
         self._ballot = self._prefill = None
-        self._planned = planned
+        self._state.in_flight.append(planned)
         self._next_step += 1
         if planned.finished:
             self._unreleased[planned.step] = planned.finished
-        return build_plan(planned, self._state)
+        return plan
 
-    def _finish_prefill(self, batch: PrefillBatch) -> PlannedStep:
-        self._state.decode_step = 0
-        rows = [open_row(sequence, chunk) for sequence, chunk in batch.rows]
-        return PlannedStep(self._next_step, StepKind.PREFILL, batch.num_batched_tokens, rows, [], batch.dropped, [])
+    def _check_kind(self, kind: StepKind) -> None:
+        if kind is StepKind.DECODE and self._prefill is not None:
+            raise RuntimeError("finish_step: a prefill is prepared, the step cannot become a decode")
+        if kind is StepKind.DECODE and self._state.is_prompt_engine:
+            raise RuntimeError("finish_step: a prefill-only engine has no decode steps")
+        if kind is StepKind.PREFILL and self._state.is_completion_engine:
+            raise RuntimeError("finish_step: a decode-only engine has no prefill steps")
 
-    def _finish_decode(self) -> PlannedStep:
-        batch = plan_decode(self._state)
-        self._state.decode_step += 1
-        rows = [open_row(sequence, 1 + sequence.num_drafts) for sequence in batch.rows]
-        num_tokens = sum(row.query_length for row in rows)
-        return PlannedStep(
-            self._next_step, StepKind.DECODE, num_tokens, rows, batch.finished, batch.dropped, batch.restarted
-        )
+    def correct(self, step: int, query_lengths: NDArray[np.int32] | None = None) -> StepCorrection:
+        in_flight = self._state.in_flight
+        if not self._state.config.plans_ahead:
+            raise RuntimeError("correct: steps are planned synchronously, there is nothing to correct")
+        if len(in_flight) != 1 or in_flight[0].step != step or in_flight[0].is_prefill:
+            raise RuntimeError(f"correct: step {step} is not a decode step that is the only unprocessed one")
+        (planned,) = in_flight
+        if planned.is_corrected:
+            raise RuntimeError(f"correct: step {step} was corrected already")
+        draft_length = self._state.sizes.draft_length
+        if query_lengths is not None:
+            check_query_lengths(query_lengths, planned, draft_length)
+        return correct_step(planned, query_lengths, draft_length)
 
     def process(self, result: StepResult) -> StepOutcome:
-        planned = self._planned
-        if planned is None or result.step != planned.step:
-            expected = "no step waits for a result" if planned is None else f"step {planned.step} is due"
+        in_flight = self._state.in_flight
+        if not in_flight or result.step != in_flight[0].step:
+            expected = f"step {in_flight[0].step} is due" if in_flight else "no step waits for a result"
             raise ValueError(f"the result is for step {result.step}; {expected}")
+        planned = in_flight[0]
         check_result(result, planned, self._state.sizes.draft_length)
         outcome = process_step(self._state, planned, result)
-        self._planned = None
+        in_flight.popleft()
         for sequence in [*planned.finished, *planned.dropped]:
-            self._forget(sequence)
+            sequence.has_left = True
+            self._state.forget(sequence)
         return outcome
+
+    # Memory
 
     def release(self, step: int) -> None:
         """Does nothing the second time. Raises ValueError for a step that was not planned yet."""
         if not 0 <= step < self._next_step:
             raise ValueError(f"cannot release step {step}; {self._next_step} steps were planned")
         for sequence in self._unreleased.pop(step, []):
-            if sequence.is_held:
-                self._kept.add(sequence.sequence_id)
-            else:
-                self._state.memory.release(sequence)
-                self._forget(sequence)
+            self._state.free(sequence)
+            self._state.forget(sequence)
+        self._state.memory.copies.unpin(step - 1)
 
     def hold(self, sequence_id: int) -> None:
         """Raises ValueError for a sequence that is unknown or already gone."""
-        if sequence_id not in self._sequences:
-            raise ValueError(f"cannot hold sequence {sequence_id}: it is unknown or its memory was released")
-        self._sequences[sequence_id].is_held = True
+        self._known("hold", sequence_id).is_held = True
 
     def release_one(self, sequence_id: int) -> None:
-        """End a hold. The memory goes now if `release` passed it over, else when `release` gets to it."""
-        sequence = self._sequences.get(sequence_id)
-        if sequence is None:
-            return
-        sequence.is_held = False
-        if sequence_id in self._kept:
-            self._kept.remove(sequence_id)
-            self._state.memory.release(sequence)
-            self._forget(sequence)
+        """End a hold. The memory goes now if it was due, else when it would have gone without the hold.
 
-    def _forget(self, sequence: Sequence) -> None:
-        """Drop the record of a sequence that left the queues, once its step is processed and it owns nothing."""
-        if self._planned is not None and sequence in self._planned.finished:
-            return
-        if not sequence.blocks:
-            self._sequences.pop(sequence.sequence_id, None)
+        In a prefill-only engine a completed prompt leaves with this, and its memory goes now.
+        """
+        sequence = self._state.sequences.get(sequence_id)
+        if sequence is not None:
+            end_hold(self._state, sequence)
+
+    def memory_of(self, sequence_id: int) -> tuple[NDArray[np.int32], int]:
+        sequence = self._known("show the memory of", sequence_id)
+        return np.array(sequence.blocks, np.int32), sequence.state_slot
+
+    def _known(self, purpose: str, sequence_id: int) -> Sequence:
+        sequence = self._state.sequences.get(sequence_id)
+        if sequence is None:
+            raise RequestError(f"cannot {purpose} sequence {sequence_id}: it is unknown or its memory was released")
+        return sequence
 
     @property
     def blocks(self) -> BlockAllocator:
@@ -252,9 +309,31 @@ class Scheduler:
     def state_slots(self) -> BlockAllocator:
         return self._state.memory.state_slots
 
+    # Verify lengths
+
+    def set_step_time_curve(self, points: SequenceOf[tuple[int, float]]) -> None:
+        """Raises ConfigError, which is a ValueError, when the scheduler was built without a verify budget."""
+        if self._state.verify_budget is None:
+            raise ConfigError("verify_budget is None; a step-time curve needs one")
+        largest = max((size for size, _ in points), default=0)
+        if points and largest < self._state.config.max_num_seqs:
+            raise ConfigError(
+                f"the largest size of the step-time curve is {largest}; it must be at least max_num_seqs, "
+                f"{self._state.config.max_num_seqs}"
+            )
+        self._state.verify_budget.set_step_time_curve(points)
+        self._state.has_curve = True
+
+    def record_step_time(self, num_rows: int, graph_size: int, forward_ms: float, sampler_ms: float) -> None:
+        """Without a verify budget nobody listens."""
+        if self._state.verify_budget is not None:
+            self._state.verify_budget.record_step_time(num_rows, graph_size, forward_ms, sampler_ms)
+
+    # What the group agrees on, and what tests look at
+
     @property
     def has_unfinished(self) -> bool:
-        return bool(self._state.waiting or self._state.running) or self._planned is not None
+        return self._state.has_unfinished
 
     @property
     def has_running(self) -> bool:
@@ -265,47 +344,5 @@ class Scheduler:
         return self._state.has_half_prefilled
 
     def debug_state(self) -> dict[str, Any]:
-        """Everything that decides what happens next, in plain values; both cores return equal dictionaries.
-
-        step                number of the next plan
-        decode_step         decode steps since the last prefill
-        waiting, running    sequence ids; waiting in planning order
-        free_blocks, free_state_slots, free_draft_slots    ids in the order in which they will be handed out
-        num_preempted, num_aborted    running totals
-        sequences           id -> the fields below, for every sequence that stands in a queue or in a step whose
-                            result is due, or still owns memory
-
-        status, len, prompt_len, num_computed, blocks, state_slot (-1 = none), draft_slot (0 = none),
-        has_draft_info, num_drafts, schedule_count, process_count, structured_status, is_schedulable
-        """
-        state = self._state
-        return {
-            "step": self._next_step,
-            "decode_step": state.decode_step,
-            "waiting": [sequence.sequence_id for sequence in state.waiting],
-            "running": [sequence.sequence_id for sequence in state.running],
-            "free_blocks": state.memory.blocks.free_ids(),
-            "free_state_slots": state.memory.state_slots.free_ids(),
-            "free_draft_slots": state.memory.draft_slots.free_ids(),
-            "num_preempted": state.num_preempted,
-            "num_aborted": state.num_aborted,
-            "sequences": {sequence_id: _describe(sequence) for sequence_id, sequence in self._sequences.items()},
-        }
-
-
-def _describe(sequence: Sequence) -> dict[str, Any]:
-    return {
-        "status": int(sequence.status),
-        "len": sequence.length,
-        "prompt_len": sequence.prompt_length,
-        "num_computed": sequence.num_computed,
-        "blocks": list(sequence.blocks),
-        "state_slot": sequence.state_slot,
-        "draft_slot": sequence.draft_slot,
-        "has_draft_info": sequence.has_draft_info,
-        "num_drafts": sequence.num_drafts,
-        "schedule_count": sequence.schedule_count,
-        "process_count": sequence.process_count,
-        "structured_status": sequence.structured_status,
-        "is_schedulable": sequence.is_schedulable,
-    }
+        """See `thalweg.scheduler.reference.debug`."""
+        return describe(self._state, self._next_step)

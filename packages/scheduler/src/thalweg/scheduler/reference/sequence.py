@@ -10,6 +10,9 @@ from numpy.typing import NDArray
 
 from thalweg.interfaces import SequenceStatus
 
+Confidences = NDArray[np.float32] | None
+"""[G] raw confidences of one round of drafts; None = unknown."""
+
 
 @dataclass(slots=True, eq=False)
 class Sequence:
@@ -30,7 +33,11 @@ class Sequence:
 
     status: SequenceStatus = SequenceStatus.WAITING
     num_computed: int = 0
-    """Leading tokens whose cache entries exist."""
+    """Leading tokens whose cache entries exist, as far as results were processed."""
+    total_inflight: int = 0
+    """Tokens reserved for steps that were planned and not processed yet."""
+    last_inflight: int = 0
+    """The part of them that the newest such step reserved."""
     blocks: list[int] = field(default_factory=list)
     state_slot: int = -1
     draft_slot: int = 0
@@ -38,15 +45,21 @@ class Sequence:
     has_draft_info: bool = False
     """The draft slot was written and not read since."""
     draft_token_ids: list[int] = field(default_factory=list)
-    draft_confidences: NDArray[np.float32] | None = None
-    """Raw confidences of the attached drafts; None = unknown."""
+    confidences: Confidences = None
+    """Of the attached drafts, which the last processed step proposed."""
+    previous_confidences: Confidences = None
+    """Of the drafts before those."""
     schedule_count: int = 0
-    """Steps planned with this sequence, and steps processed: equal whenever a synchronous step is planned."""
+    """Steps planned with this sequence; those processed with it are as many, or one fewer while one is in flight."""
     process_count: int = 0
     is_held: bool = False
-    """Somebody still reads its memory: `release` leaves it alone."""
+    """Somebody still reads its memory, which stays past the sequence's end."""
+    is_kept: bool = False
+    """Its memory would be free by now if nobody had held it."""
     has_final_record: bool = False
     """The record that ends the request was reported."""
+    has_left: bool = False
+    """No queue and no unprocessed step knows it any more; at most its memory is left."""
 
     @property
     def length(self) -> int:
@@ -64,9 +77,30 @@ class Sequence:
     def is_finished(self) -> bool:
         return self.status >= SequenceStatus.FINISHED_STOPPED
 
+    @property
+    def num_in_flight(self) -> int:
+        """Steps that were planned with it and not processed yet."""
+        return self.schedule_count - self.process_count
+
     def blocks_needed(self, block_size: int) -> int:
-        """Blocks that hold all its tokens and the attached drafts."""
-        return -(-(self.length + self.num_drafts) // block_size)
+        """Blocks that hold all its tokens, those that steps in flight may add, and the attached drafts."""
+        return -(-(self.length + self.total_inflight + self.num_drafts) // block_size)
+
+    def reserve(self, num_tokens: int) -> None:
+        """A planned step may add this many tokens."""
+        self.total_inflight += num_tokens
+        self.last_inflight = num_tokens
+
+    def settle(self) -> None:
+        """The oldest step in flight was processed: its tokens are committed or gone."""
+        if self.total_inflight == self.last_inflight:
+            self.last_inflight = 0
+        self.total_inflight = self.last_inflight
+
+    def attach_drafts(self, token_ids: list[int], confidences: Confidences) -> None:
+        """Replace the drafts by those of the next round."""
+        self.draft_token_ids = token_ids
+        self.previous_confidences, self.confidences = self.confidences, confidences
 
     def append(self, token_id: int, max_model_len: int) -> None:
         """Add an output token and finish when it was the last one."""
@@ -80,8 +114,8 @@ class Sequence:
         """Forget everything computed; prompt and output are prefilled again as one prompt."""
         self.status = SequenceStatus.WAITING
         self.num_computed = 0
+        self.total_inflight = self.last_inflight = 0
         self.draft_token_ids = []
-        self.draft_confidences = None
+        self.confidences = self.previous_confidences = None
         self.has_draft_info = False
-        self.schedule_count = 0
-        self.process_count = 0
+        self.schedule_count = self.process_count = 0
