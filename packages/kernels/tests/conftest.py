@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -37,3 +38,13 @@ def vectors() -> Callable[[str], dict[str, torch.Tensor]]:
 def recorded() -> Callable[[str], Any]:
     """The contents of golden/<name>.json."""
     return lambda name: json.loads((GOLDEN / f"{name}.json").read_text())
+
+
+@pytest.fixture
+def cuda() -> torch.device:
+    """The CUDA device; skips without one, and fails where THALWEG_REQUIRE claims that there is one."""
+    if not torch.cuda.is_available():
+        if os.environ.get("THALWEG_REQUIRE") in ("sm90", "sm100"):
+            pytest.fail(f"THALWEG_REQUIRE is {os.environ['THALWEG_REQUIRE']}, and torch finds no CUDA device")
+        pytest.skip("torch finds no CUDA device")
+    return torch.device("cuda")

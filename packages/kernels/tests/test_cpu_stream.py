@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import logging
 import multiprocessing
@@ -119,9 +120,9 @@ def test_work_cannot_read_or_await_what_lies_behind_itself(stream: FifoStream) -
         other.synchronize()
 
 
-def test_the_result_dies_with_its_handle(stream: FifoStream) -> None:
+def test_arguments_die_with_the_work_and_results_with_their_handle(stream: FifoStream) -> None:
     held = torch.ones(1)
-    launched = stream.launch(lambda: held + 1)
+    launched = stream.launch(functools.partial(torch.add, held, 1))
     stream.synchronize()
     argument, result = weakref.ref(held), weakref.ref(launched.value)
     del held, launched
@@ -182,7 +183,7 @@ def test_an_error_goes_over_to_a_stream_that_waits_for_it(stream: FifoStream) ->
     other.launch(failing)
     stream.wait(other.record())
     unreached = stream.launch(lambda: 1)
-    with pytest.raises(LaunchedWorkError, match="raised LaunchedWorkError: work 1 of .* ZeroDivisionError"):
+    with pytest.raises(LaunchedWorkError, match=r"raised LaunchedWorkError: work 1 of .* ZeroDivisionError"):
         stream.synchronize()
     with pytest.raises(LaunchedWorkError):
         _ = unreached.value

@@ -9,6 +9,7 @@ from typing import Any
 
 from thalweg.interfaces import InvariantError
 from thalweg.kernels.reference import (
+    async_inputs,
     attention,
     cache,
     casts,
@@ -45,6 +46,7 @@ MODULES = (
     cache,
     metadata,
     verification,
+    async_inputs,
 )
 
 SUMMING_OPS = frozenset(
@@ -76,6 +78,9 @@ SUMMING_OPS = frozenset(
     }
 )
 """Ops whose float results another order of summation, or another exp, changes; all others must be equal bit for bit."""
+
+GRAPH_SAFE_OPS = frozenset(async_inputs.OPS)
+"""Ops whose reference reads nothing back, so that a graph can hold it on a device as well."""
 
 
 def reference_ops() -> dict[str, Callable[..., Any]]:
@@ -110,6 +115,7 @@ def default_registry() -> Registry:
             function=function,
             deterministic=True,
             batch_invariant=True,
+            graph_safe=name in GRAPH_SAFE_OPS,
         )
         for name, function in ops.items()
     ]

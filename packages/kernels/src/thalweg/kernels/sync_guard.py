@@ -119,9 +119,11 @@ class SyncGuard:
         mode = "default" if self._wanted["allow"] else "error" if self._wanted["forbid"] else None
         if mode is not None and self._enabled:
             if not self._is_driving:
-                self._baseline = self._get_mode()
-                self._is_driving = True
-            self._set_mode(mode)
+                baseline = self._get_mode()
+                self._set_mode(mode)
+                self._baseline, self._is_driving = baseline, True
+            else:
+                self._set_mode(mode)
         elif self._is_driving:
             self._is_driving = False
             self._set_mode(self._baseline)

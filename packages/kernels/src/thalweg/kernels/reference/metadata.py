@@ -60,30 +60,33 @@ def decode_metadata(
     ratios: Sequence[int],
     table_width: int,
     num_queries: int | None = None,
+    max_blocks: int | None = None,
     block_tables: torch.Tensor | None = None,
 ) -> DecodeRows:
     """Expand per-sequence arrays into the metadata of a decode step.
 
     query_lengths, context_lengths, state_slots: int [N]; context lengths include the new tokens. block_ids: int, all
     block tables one after the other, that of row i between block_offsets[i] and block_offsets[i+1]. is_placeholder:
-    bool [N]. num_queries: T, if the host knows it (otherwise it is read back). block_tables: optional int32 [T,
-    table_width] to fill; by default a fresh zero tensor.
+    bool [N]. block_tables: optional int32 [T, table_width] to fill; by default a fresh zero tensor.
+
+    num_queries: T. max_blocks: blocks of the longest block table, at most table_width. Each is read back from the
+    device if the host does not give it; with both given nothing waits for the device.
     """
     _check_ratios(ratios, tokens_per_block)
     device = query_lengths.device
     counts = query_lengths.long()
     total = int(counts.sum()) if num_queries is None else num_queries
-    rows = torch.arange(counts.numel(), device=device)
-    sequence = torch.repeat_interleave(rows, counts, output_size=total)
-    rank = torch.arange(total, device=device) - (counts.cumsum(0) - counts)[sequence]
+    sequence, rank = spread_queries(counts, total)
     position = (context_lengths.long() - counts)[sequence] + rank
     slot = state_slots.long()[sequence]
     placeholder = is_placeholder.bool()[sequence]
 
     offsets = block_offsets.long()
     widths = offsets[1:] - offsets[:-1]
-    if widths.numel() and int(widths.max()) > table_width:
-        raise ConfigError(f"table_width is {table_width}; a sequence has {int(widths.max())} blocks")
+    if max_blocks is None:
+        max_blocks = int(widths.max()) if widths.numel() else 0
+    if max_blocks > table_width:
+        raise ConfigError(f"table_width is {table_width}; a sequence has {max_blocks} blocks")
     tables = (
         torch.zeros((total, table_width), dtype=torch.int32, device=device) if block_tables is None else block_tables
     )
@@ -119,6 +122,18 @@ def decode_metadata(
         compressed_store_slots=store_slots,
         visible_entries=visible_entries,
     )
+
+
+def spread_queries(query_lengths: torch.Tensor, num_queries: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Sequence row and place within it of every query token, both int64 [T].
+
+    query_lengths: int [N] that add up to num_queries, T; nothing is read back to check that.
+    """
+    counts = query_lengths.long()
+    rows = torch.arange(counts.numel(), device=counts.device)
+    sequence = torch.repeat_interleave(rows, counts, output_size=num_queries)
+    rank = torch.arange(num_queries, device=counts.device) - (counts.cumsum(0) - counts)[sequence]
+    return sequence, rank
 
 
 def expand_window_reads(window_reads: torch.Tensor, window_size: int, ring_length: int) -> torch.Tensor:
