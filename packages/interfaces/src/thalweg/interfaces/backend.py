@@ -93,6 +93,10 @@ class Backend(Protocol):
     def no_host_sync(self) -> AbstractContextManager[None]:
         """Forbid host synchronisation inside the context; waiting for an event stays allowed."""
 
+    @property
+    def guard(self) -> Any:
+        """The switch behind `no_host_sync`: with `guard.enabled = False` it forbids nothing."""
+
     def allow_host_sync(self) -> AbstractContextManager[None]:
         """Lift the ban inside the context, for what must block (an expert rearrangement)."""
 

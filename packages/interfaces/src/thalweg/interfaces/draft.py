@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     import numpy as np
@@ -16,13 +16,12 @@ class Drafter(Protocol):
     @property
     def draft_length(self) -> int: ...
 
-    def propose(
-        self, sequence_ids: NDArray[np.int64], positions: NDArray[np.int32], anchor_token_ids: NDArray[np.int32]
-    ) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
-        """Draft ids and confidences, both [N, G], for the tokens after each anchor.
+    def propose(self, sequence_ids: NDArray[np.int64], positions: Any, anchor_token_ids: Any) -> tuple[Any, Any]:
+        """Draft ids int32 and confidences float32, both [N, G], for the tokens after each anchor.
 
-        The anchor is the last token sampled, not in any cache yet; positions are its absolute index. All arrays are
-        [N]. Runs as device work: it may not wait for the host.
+        The anchor is the last token sampled, not in any cache yet; positions are its absolute index. Everything is [N]
+        and, but for the ids of the sequences, a torch tensor on the device. Runs as device work: it may not wait for
+        the host.
         """
 
 
