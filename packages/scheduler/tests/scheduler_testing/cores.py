@@ -4,6 +4,7 @@ import importlib
 from dataclasses import dataclass
 from typing import Any
 
+from thalweg.dspark import ThroughputBudget
 from thalweg.scheduler.config import SchedulerConfig
 
 CORE_NAMES = ("reference", "native")
@@ -16,9 +17,14 @@ class Core:
     Scheduler: Any
     BlockPool: Any
 
-    def scheduler(self, config: SchedulerConfig | None = None, **sizes: int) -> Any:
-        """A small scheduler; everything not given is roomy enough to stay out of the way."""
-        defaults = {"num_blocks": 65, "num_state_slots": 11, "block_size": 16, "vocab_size": 1000}
+    def scheduler(self, config: SchedulerConfig | None = None, **sizes: Any) -> Any:
+        """A small scheduler; everything not given is roomy enough to stay out of the way.
+
+        It can vary its verify lengths: the C++ core brings its own budget, the plain-Python one is given the twin.
+        """
+        defaults: dict[str, Any] = {"num_blocks": 65, "num_state_slots": 11, "block_size": 16, "vocab_size": 1000}
+        if self.name == "reference":
+            defaults["verify_budget"] = ThroughputBudget()
         return self.Scheduler(config or small_config(), **(defaults | sizes))
 
 

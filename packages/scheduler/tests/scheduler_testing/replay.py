@@ -7,169 +7,90 @@ from typing import Any
 import numpy as np
 from scheduler_testing.cores import Core
 from scheduler_testing.sampler import EOS, Script, sample
+from scheduler_testing.trace_words import Subject, TraceWords
 
-from thalweg.interfaces import StepKind, StepOutcome, StepPlan
+from thalweg.interfaces import Communicator, StepKind, StepPlan, StepResult
 from thalweg.scheduler.config import SchedulerConfig
-from thalweg.scheduler.vote import run_local_vote
+from thalweg.scheduler.vote import GroupFlags, plan_step, share_flags
 
-FINISH_REASONS = {
-    0: "",
-    3: "stop",
-    4: "length",
-    5: "abort",
-    6: "prompt_length_exceeded",
-    7: "insufficient_system_resource",
-}
 VOCAB_SIZE = 1000
 TAIL_LENGTH = 3
+ENGINE_TYPES = ("normal", "prompt", "completion")
 
 
 class Replay:
-    """One scheduler fed with the requests of one trace."""
+    """One scheduler, fed with the requests of one rank of a trace."""
 
-    def __init__(self, core: Core, trace: dict[str, Any], policy: str) -> None:
-        recorded = trace["config"]
-        assert not recorded["zos"]
-        assert recorded["engine_type"] == 0
+    def __init__(
+        self,
+        core: Core,
+        recorded: dict[str, Any],
+        requests: list[dict[str, Any]],
+        policy: str,
+        communicator: Communicator | None = None,
+    ) -> None:
+        """recorded: the configuration part of the trace."""
         self.draft_length = recorded["nextn"]
-        config = SchedulerConfig(
-            max_num_seqs=recorded["max_num_seqs"],
-            max_num_batched_tokens=recorded["max_num_batched_tokens"],
-            max_model_len=recorded["max_model_len"],
-            chunked_prefill=recorded["chunked_prefill"],
-            stop_preempted_request=recorded["stop_preempted"],
-            prefill_interval_all=recorded["all"],
-            prefill_interval_any=recorded["any"],
-            prefill_max_sum_seqlen_k=recorded.get("max_sum_k", 1 << 30),
-            policy=policy,  # type: ignore[arg-type]
-        )
-        self.scheduler = core.Scheduler(
-            config,
-            num_blocks=recorded["num_blocks"],
-            num_state_slots=recorded["num_states"],
-            block_size=recorded["block_size"],
-            draft_length=self.draft_length,
-            tail_length=TAIL_LENGTH,
-            vocab_size=VOCAB_SIZE,
-            context_parallel_size=recorded.get("cp", 1),
-        )
-        self.requests = sorted(trace["requests"], key=lambda request: (request["arrive"], request["order"]))
-        self.names: dict[int, str] = {}
+        self.is_async = recorded["zos"]
+        self.is_prompt_engine = ENGINE_TYPES[recorded["engine_type"]] == "prompt"
+        self.scheduler = _new_scheduler(core, recorded, policy)
+        self.communicator = communicator
+        self.requests = sorted(requests, key=lambda request: (request["arrive"], request["order"]))
         self.ids: dict[str, int] = {}
         self.scripts: dict[int, Script] = {}
-        self.tokens: dict[int, list[int]] = {}
-        self.prompt_lengths: dict[int, int] = {}
-        self.num_records: dict[str, int] = {}
+        self.words = TraceWords(TAIL_LENGTH, self.draft_length)
+        self.in_flight: tuple[StepPlan, StepResult] | None = None
+        self.flags: GroupFlags | None = None
 
     def step(self, index: int) -> dict[str, Any]:
-        """Run one step and return it in the words of the trace."""
+        """Run one step of a rank that is alone and return it in the words of the trace."""
+        self.arrive(index)
+        return self.finish(self.plan())
+
+    def arrive(self, index: int) -> None:
+        """What happens at the start of a step: requests come, and others are aborted."""
         for request in self.requests:
             if request["arrive"] == index:
-                self.arrive(request)
+                self._add(request)
         for request in self.requests:
             if request.get("abort_at") == index:
-                self.scheduler.abort([self.ids[request["id"]]])
-        plan = run_local_vote(self.scheduler)
-        planned = self.scheduler.debug_state()
-        entry = {
-            "step": plan.step,
-            "prompt_run": plan.kind == StepKind.PREFILL,
-            "num_batched_tokens": plan.num_batched_tokens,
-            "decode_step_after": planned["decode_step"],
-            "scheduled": [self.row(plan, planned, row) for row in range(len(plan.sequence_ids))],
-            "finished_to_free": self.named(plan.finished_ids),
-            "sum_seqlen_qxk": plan.stats.sum_query_times_context,
-            "max_seqlen_k": plan.stats.max_context_length,
-            "min_seqlen_k": plan.stats.min_context_length,
-            "waiting_after_schedule": self.named(planned["waiting"]),
-            "preempted_total": plan.stats.num_preempted,
-            "aborted_total": plan.stats.num_aborted,
-        }
-        self.check_inputs(plan)
+                # One that has not come yet is an unknown id.
+                self.scheduler.abort([self.ids.get(request["id"], -1)])
+
+    def plan(self) -> StepPlan:
+        """Everything that the group does together."""
+        self.flags = share_flags(self.scheduler, self.communicator)
+        return plan_step(self.scheduler, self.communicator, self.flags)
+
+    def finish(self, plan: StepPlan) -> dict[str, Any]:
+        """What follows the launch of a step, up to where the next one is planned."""
+        entry = self.words.planned(plan, self.scheduler.debug_state())
+        emitted = self._process_in_flight()
+        correction = None
+        if self.is_async and plan.kind == StepKind.DECODE:
+            correction = self.scheduler.correct(plan.step)
+            if (plan.previous_rows >= 0).any():
+                entry["corrected_seqlen_k"] = correction.context_lengths.tolist()
+                entry["remap"] = plan.previous_rows.tolist()
         self.scheduler.release(plan.step)
-        outcome = self.scheduler.process(sample(plan, self.scripts, self.draft_length))
-        entry["emitted"] = self.emitted(plan, outcome)
-        after = self.scheduler.debug_state()
+        result = sample(plan, self.scripts, self.draft_length, correction)
+        if correction is None:
+            emitted += self.words.emitted(plan, self.scheduler.process(result))
+        else:
+            self.in_flight = (plan, result)
+        entry["emitted"] = emitted
+        if self.is_prompt_engine:
+            entry["handed_off"] = self._hand_over()
+        state = self.scheduler.debug_state()
         entry["free_blocks_end"] = self.scheduler.blocks.num_free
         entry["free_states_end"] = self.scheduler.state_slots.num_free
-        entry["running_end"] = self.named(after["running"])
-        entry["waiting_end"] = self.named(after["waiting"])
+        entry["running_end"] = self.words.names(state["running"])
+        entry["waiting_end"] = self.words.names(state["waiting"])
         return entry
 
-    def arrive(self, request: dict[str, Any]) -> None:
-        prompt = [2 + index % 50 for index in range(request["prompt"])]
-        sequence_id = self.scheduler.add(
-            np.array(prompt, np.int32),
-            max_tokens=request["max_tokens"],
-            eos_token_id=EOS,
-            ignore_eos=request.get("ignore_eos", False),
-            checkpoints=request.get("checkpoints") or (),
-            is_structured=bool(request.get("so_status")),
-        )
-        self.names[sequence_id] = request["id"]
-        self.ids[request["id"]] = sequence_id
-        self.num_records[request["id"]] = 0
-        self.scripts[sequence_id] = Script(eos_at=request.get("eos_at"), accept=request["accept"])
-        self.tokens[sequence_id] = prompt
-        self.prompt_lengths[sequence_id] = len(prompt)
-
-    def row(self, plan: StepPlan, planned: dict[str, Any], row: int) -> dict[str, Any]:
-        sequence_id = int(plan.sequence_ids[row])
-        counters = planned["sequences"][sequence_id]
-        is_last = plan.kind == StepKind.PREFILL and plan.context_lengths[row] >= plan.committed_lengths[row]
-        return {
-            "id": self.names[sequence_id],
-            "seqlen_q": int(plan.query_lengths[row]),
-            "seqlen_k": int(plan.context_lengths[row]),
-            "last_chunk": bool(is_last),
-            "blocks": plan.block_ids[plan.block_offsets[row] : plan.block_offsets[row + 1]].tolist(),
-            "state": int(plan.state_slots[row]),
-            "read_slot": int(plan.draft_read_slots[row]),
-            "write_slot": int(plan.draft_write_slots[row]),
-            "schedule_cnt": counters["schedule_count"],
-            "process_cnt": counters["process_count"],
-        }
-
-    def check_inputs(self, plan: StepPlan) -> None:
-        """The token arrays, which the trace does not record, follow from the tokens produced so far."""
-        is_prefill = plan.kind == StepKind.PREFILL
-        chunks: list[int] = []
-        for row, sequence_id in enumerate(plan.sequence_ids.tolist()):
-            tokens = self.tokens[sequence_id]
-            context, query = int(plan.context_lengths[row]), int(plan.query_lengths[row])
-            assert plan.committed_lengths[row] == len(tokens)
-            assert plan.prompt_lengths[row] == self.prompt_lengths[sequence_id]
-            end = context - query + 1 if is_prefill else len(tokens)
-            tail = [-1] * TAIL_LENGTH + tokens[:end]
-            assert plan.tail_token_ids[row].tolist() == tail[-TAIL_LENGTH:]
-            if is_prefill:
-                chunks += tokens[context - query : context]
-                assert plan.next_token_ids[row] == (tokens[context] if context < len(tokens) else -1)
-        assert plan.token_ids.tolist() == chunks
-        assert plan.draft_token_ids.shape == (len(plan.sequence_ids), 0 if is_prefill else self.draft_length)
-
-    def emitted(self, plan: StepPlan, outcome: StepOutcome) -> list[list[Any]]:
-        records = []
-        for row, sequence_id in enumerate(plan.sequence_ids.tolist()):
-            tokens = outcome.token_ids[outcome.token_offsets[row] : outcome.token_offsets[row + 1]].tolist()
-            self.tokens[sequence_id] += tokens
-            reason = int(outcome.finish_reasons[row])
-            before = int(outcome.num_output_tokens[row]) - len(tokens)
-            for index, token in enumerate(tokens):
-                records.append([self.names[sequence_id], token, "", False, before + index + 1, 0, 0])
-            if tokens:
-                records[-1][2:4] = [FINISH_REASONS[reason], reason != 0]
-                records[-1][5:] = [int(outcome.num_verified[row]), int(outcome.num_accepted[row])]
-        for sequence_id, reason, num_output in zip(
-            outcome.closed_ids.tolist(), outcome.closed_reasons, outcome.closed_num_output_tokens, strict=True
-        ):
-            # The traced system reports a request that ends without a token as its last token once more.
-            last = self.tokens[sequence_id][-1]
-            name = self.names[sequence_id]
-            records.append([name, last, FINISH_REASONS[int(reason)], True, int(num_output) + 1, 0, 0])
-        for name, *_ in records:
-            self.num_records[name] += 1
-        return records
+    def flush(self, index: int) -> dict[str, Any]:
+        """The last entry of an asynchronous trace: the result of the step in flight is taken."""
+        return {"step": index, "flush": True, "emitted": self._process_in_flight()}
 
     def final(self, num_listed: int) -> dict[str, Any]:
         """Totals at the end; the trace lists only the head of the free list."""
@@ -182,5 +103,65 @@ class Replay:
             "aborted": state["num_aborted"],
         }
 
-    def named(self, sequence_ids: Any) -> list[str]:
-        return [self.names[int(sequence_id)] for sequence_id in sequence_ids]
+    def outputs(self) -> dict[str, int]:
+        """Records per request."""
+        return {subject.name: subject.num_records for subject in self.words.subjects.values()}
+
+    def _add(self, request: dict[str, Any]) -> None:
+        prompt = [2 + index % 50 for index in range(request["prompt"])]
+        sequence_id = self.scheduler.add(
+            np.array(prompt, np.int32),
+            max_tokens=request["max_tokens"],
+            eos_token_id=EOS,
+            ignore_eos=request.get("ignore_eos", False),
+            checkpoints=request.get("checkpoints") or (),
+            is_structured=bool(request.get("so_status")),
+        )
+        assert sequence_id == len(self.ids)
+        self.ids[request["id"]] = sequence_id
+        self.words.subjects[sequence_id] = Subject(request["id"], len(prompt), prompt)
+        self.scripts[sequence_id] = Script(
+            eos_at=request.get("eos_at"), accept=request["accept"], confidence=request.get("conf")
+        )
+
+    def _process_in_flight(self) -> list[list[Any]]:
+        if self.in_flight is None:
+            return []
+        (plan, result), self.in_flight = self.in_flight, None
+        return self.words.emitted(plan, self.scheduler.process(result))
+
+    def _hand_over(self) -> list[str]:
+        """Completed prompts leave a prefill-only engine at the end of the step."""
+        running = self.scheduler.debug_state()["running"]
+        for sequence_id in running:
+            self.scheduler.release_one(sequence_id)
+        return self.words.names(running)
+
+
+def _new_scheduler(core: Core, recorded: dict[str, Any], policy: str) -> Any:
+    config = SchedulerConfig(
+        max_num_seqs=recorded["max_num_seqs"],
+        max_num_batched_tokens=recorded["max_num_batched_tokens"],
+        max_model_len=recorded["max_model_len"],
+        chunked_prefill=recorded["chunked_prefill"],
+        stop_preempted_request=recorded["stop_preempted"],
+        prefill_interval_all=recorded["all"],
+        prefill_interval_any=recorded["any"],
+        prefill_max_sum_seqlen_k=recorded.get("max_sum_k", 1 << 30),
+        async_scheduling=recorded["zos"],
+        engine_type=ENGINE_TYPES[recorded["engine_type"]],  # type: ignore[arg-type]
+        policy=policy,  # type: ignore[arg-type]
+    )
+    scheduler = core.scheduler(
+        config,
+        num_blocks=recorded["num_blocks"],
+        num_state_slots=recorded["num_states"],
+        block_size=recorded["block_size"],
+        draft_length=recorded["nextn"],
+        tail_length=TAIL_LENGTH,
+        vocab_size=VOCAB_SIZE,
+        context_parallel_size=recorded.get("cp", 1),
+    )
+    if "curve" in recorded:
+        scheduler.set_step_time_curve(recorded["curve"])
+    return scheduler
