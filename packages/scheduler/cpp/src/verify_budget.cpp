@@ -4,7 +4,6 @@
 #include <array>
 #include <charconv>
 #include <cmath>
-#include <functional>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -76,25 +75,18 @@ void check_survival(const char* name, std::span<const float> survival, std::span
   if (!is_survival(survival, offsets)) refuse_survival(name, survival, offsets);
 }
 
-// 1 + how many of the num_verified likeliest drafts each row has; of equals the lower row goes first.
-void split(std::size_t num_verified, std::span<const float> best_first, std::span<const float> survival,
-           std::span<const std::int32_t> offsets, std::span<std::int32_t> lengths) noexcept {
-  if (num_verified == 0) {
-    std::fill(lengths.begin(), lengths.end(), 1);
-    return;
-  }
-  const float last_winner = best_first[num_verified - 1];
-  const auto first_equal = std::lower_bound(best_first.begin(), best_first.end(), last_winner, std::greater());
-  auto equals_left = static_cast<std::int32_t>(num_verified) - static_cast<std::int32_t>(first_equal - best_first.begin());
+// 1 + how many drafts each row has among those before the cut; of equals the lower row goes first.
+void count_verified(Cut cut, std::span<const float> survival, std::span<const std::int32_t> offsets,
+                    std::span<std::int32_t> lengths) noexcept {
   for (std::size_t i = 0; i < lengths.size(); ++i) {
     std::int32_t num_above = 0;
     std::int32_t num_equal = 0;
     for (auto j = static_cast<std::size_t>(offsets[i]); j < static_cast<std::size_t>(offsets[i + 1]); ++j) {
-      num_above += survival[j] > last_winner;
-      num_equal += survival[j] == last_winner;
+      num_above += survival[j] > cut.value;
+      num_equal += survival[j] == cut.value;
     }
-    num_equal = std::min(num_equal, equals_left);
-    equals_left -= num_equal;
+    num_equal = std::min(num_equal, cut.num_equal);
+    cut.num_equal -= num_equal;
     lengths[i] = 1 + num_above + num_equal;
   }
 }
@@ -129,17 +121,15 @@ void VerifyBudget::record_step_time(std::int64_t num_rows, std::int64_t graph_si
 void VerifyBudget::verify_lengths(std::span<const float> budget_survival, std::span<const float> split_survival,
                                   std::span<const std::int32_t> offsets, std::span<std::int32_t> lengths) {
   const std::size_t num_rows = lengths.size();
-  const bool is_one_round = budget_survival.data() == split_survival.data();
   check_survival("budget_survival", budget_survival, offsets);
-  if (!is_one_round) check_survival("split_survival", split_survival, offsets);
+  check_survival("split_survival", split_survival, offsets);
   if (!has_curve() || num_rows == 0) {
     for (std::size_t i = 0; i < num_rows; ++i) lengths[i] = 1 + offsets[i + 1] - offsets[i];
     return;
   }
-  auto best_first = sorter_.sort(budget_survival);
-  const std::size_t num_verified = best_total(num_rows, best_first) - num_rows;
-  if (!is_one_round && num_verified > 0) best_first = sorter_.sort(split_survival);
-  split(num_verified, best_first, split_survival, offsets, lengths);
+  const std::size_t num_verified = best_total(num_rows, order_.sort(budget_survival)) - num_rows;
+  if (num_verified == 0) std::fill(lengths.begin(), lengths.end(), 1);
+  else count_verified(order_.cut(split_survival, num_verified), split_survival, offsets, lengths);
 }
 
 std::size_t VerifyBudget::best_total(std::size_t num_rows, std::span<const float> best_first) const {

@@ -29,9 +29,9 @@ Lengths lengths_of(VerifyBudget& budget, const Floats& survival, const Lengths& 
   return lengths;
 }
 
-void check_sorter() {
+void check_order() {
   std::mt19937 random(5);
-  SurvivalSorter sorter;
+  SurvivalOrder order;
   for (const int range : {1, 3, 100, 1 << 20}) {
     for (const std::size_t count : {0, 1, 2, 95, 96, 97, 500, 5120}) {
       Floats values(count);
@@ -39,8 +39,13 @@ void check_sorter() {
       if (count > 2) values[1] = -0.0F;
       Floats expected = values;
       std::sort(expected.begin(), expected.end(), std::greater());
-      const auto sorted = sorter.sort(values);
+      const auto sorted = order.sort(values);
       CHECK(std::equal(sorted.begin(), sorted.end(), expected.begin(), expected.end()));
+      for (std::size_t inside = 1; inside <= count; inside += 1 + count / 20) {
+        const Cut cut = order.cut(values, inside);
+        CHECK(cut.value == expected[inside - 1]);
+        CHECK(cut.num_equal == std::count(expected.begin(), expected.begin() + static_cast<std::ptrdiff_t>(inside), cut.value));
+      }
     }
   }
 }
@@ -126,7 +131,7 @@ void check_errors() {
 }  // namespace
 
 int main() {
-  check_sorter();
+  check_order();
   check_running_median();
   check_choice();
   check_two_rounds();

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "thalweg/scheduler/step_time_estimators.hpp"
-#include "thalweg/scheduler/survival_sorter.hpp"
+#include "thalweg/scheduler/survival_order.hpp"
 
 namespace thalweg::scheduler {
 
@@ -54,7 +54,7 @@ class VerifyBudget {
   std::vector<StepTime> curve_;
   std::unique_ptr<SlopeEstimator> slope_ = std::make_unique<SlopeEstimator>();
   SamplerTimeEstimator sampler_;
-  SurvivalSorter sorter_;
+  SurvivalOrder order_;
 };
 
 }  // namespace thalweg::scheduler
