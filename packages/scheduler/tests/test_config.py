@@ -1,6 +1,8 @@
 """Options and sizes: what is accepted, what is filled in, and what the errors say."""
 
 import dataclasses
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -41,9 +43,12 @@ def test_a_config_cannot_be_changed() -> None:
         ("prefill_interval_continue", 0),
         ("chunked_prefill", 1),
         ("stop_preempted_request", None),
-        ("async_scheduling", True),
+        ("async_scheduling", 1),
         ("async_scheduling", "yes"),
         ("policy", "fast"),
+        ("policy", None),
+        ("engine_type", "decode"),
+        ("engine_type", 1),
     ],
 )
 def test_a_bad_option_is_named_with_its_value(field: str, value: object) -> None:
@@ -52,9 +57,33 @@ def test_a_bad_option_is_named_with_its_value(field: str, value: object) -> None
     assert repr(value) in str(caught.value)
 
 
-def test_the_error_of_asynchronous_scheduling_says_what_is_accepted() -> None:
-    with pytest.raises(ConfigError, match="only False is accepted"):
-        SchedulerConfig(async_scheduling=True)
+def test_the_error_of_a_choice_lists_the_choices() -> None:
+    with pytest.raises(ConfigError, match='"normal", "prompt", "completion"'):
+        SchedulerConfig(engine_type="both")  # type: ignore[arg-type]
+
+
+def test_an_engine_that_only_decodes_cannot_recompute(core: Core) -> None:
+    with pytest.raises(ConfigError, match=r"stop_preempted_request is False.*completion"):
+        SchedulerConfig(engine_type="completion", stop_preempted_request=False)
+    config = small_config(engine_type="completion", stop_preempted_request=True)
+    with pytest.raises(ConfigError, match=r"context_parallel_size is 2.*completion"):
+        core.scheduler(config, context_parallel_size=2)
+    assert not core.scheduler(config).has_unfinished
+
+
+def test_an_engine_that_only_prefills_never_plans_ahead() -> None:
+    assert SchedulerConfig(async_scheduling=True).plans_ahead
+    assert not SchedulerConfig(async_scheduling=True, engine_type="prompt").plans_ahead
+    assert SchedulerConfig(async_scheduling=True, engine_type="prompt", max_model_len=100).runtime_length(5) == 110
+
+
+RUNTIME_LENGTHS = json.loads((Path(__file__).parent / "golden" / "tables.json").read_text())["runtime_max_len"]
+
+
+@pytest.mark.parametrize("recorded", RUNTIME_LENGTHS, ids=str)
+def test_buffers_reach_past_the_longest_sequence_as_recorded(recorded: dict[str, Any]) -> None:
+    config = SchedulerConfig(max_model_len=recorded["max_model_len"], async_scheduling=recorded["zos"])
+    assert config.runtime_length(recorded["nextn"]) == recorded["runtime"]
 
 
 def test_the_token_budget_defaults_to_the_largest_need() -> None:

@@ -5,21 +5,18 @@ from __future__ import annotations
 from collections import deque
 
 from thalweg.interfaces import RequestError
-from thalweg.scheduler.reference.prefill import PrefillBatch
 from thalweg.scheduler.reference.requests import INT32_MAX
 from thalweg.scheduler.reference.sequence import Sequence
 from thalweg.scheduler.reference.state import State
 
 
-def fork_sequence(
-    state: State, parent: Sequence, child_id: int, prepared: PrefillBatch | None, last_token_id: int | None
-) -> Sequence | None:
+def fork_sequence(state: State, parent: Sequence, child_id: int, last_token_id: int | None) -> Sequence | None:
     """The child in its queue, or None when memory is short now. The parent is unfinished.
 
     A decoding parent has a child that is ready to decode. A half-prefilled one has a child whose prefill goes on; it
     holds blocks, as its parent does, and goes before it. The child of a parent that owns nothing owns nothing.
     """
-    _check_moment(state, parent, prepared)
+    _check_moment(state, parent)
     is_decoding = parent in state.running or parent in state.prompted
     if is_decoding and state.is_prompt_engine:
         raise RequestError(f"sequence {parent.sequence_id} is decoding; a prefill-only engine cannot continue a fork")
@@ -37,12 +34,11 @@ def fork_sequence(
     return child
 
 
-def _check_moment(state: State, parent: Sequence, prepared: PrefillBatch | None) -> None:
+def _check_moment(state: State, parent: Sequence) -> None:
     """What the device holds of the parent must be what the scheduler thinks, give or take one decode step."""
     if len(state.in_flight) > 1:
         raise RuntimeError(f"fork: step {state.in_flight[0].step} has to be processed first; two are unprocessed")
-    in_prefill = [sequence for sequence, _ in prepared.rows] if prepared else [*state.rows_of_prefill_in_flight]
-    if parent in in_prefill:
+    if parent in state.sequences_in_prefill:
         raise RuntimeError(f"fork: sequence {parent.sequence_id} is part of a prefill that was not processed yet")
     if parent.blocks and not parent.is_schedulable:
         raise RuntimeError(f"fork: sequence {parent.sequence_id} is still being loaded")

@@ -5,18 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence as SequenceOf
 
 from thalweg.interfaces import SequenceStatus
-from thalweg.scheduler.reference.prefill import PrefillBatch
 from thalweg.scheduler.reference.sequence import Sequence
 from thalweg.scheduler.reference.state import State
 
 
-def abort(state: State, sequence_ids: SequenceOf[int], prepared: PrefillBatch | None) -> int:
+def abort(state: State, sequence_ids: SequenceOf[int]) -> int:
     """End these sequences wherever they are; returns how many were unfinished.
 
     Nothing of a waiting one is in flight, so its memory goes now. A running one leaves with the next decode step.
     """
     wanted = set(sequence_ids)
-    found = [sequence for sequence in _unfinished(state, prepared) if sequence.sequence_id in wanted]
+    found = [sequence for sequence in _unfinished(state) if sequence.sequence_id in wanted]
     for sequence in found:
         sequence.status = SequenceStatus.FINISHED_ABORTED
     if state.is_default:
@@ -27,11 +26,10 @@ def abort(state: State, sequence_ids: SequenceOf[int], prepared: PrefillBatch | 
     return len(found)
 
 
-def _unfinished(state: State, prepared: PrefillBatch | None) -> list[Sequence]:
+def _unfinished(state: State) -> list[Sequence]:
     everybody = [*state.running, *state.waiting, *state.prompted]
     if state.is_default:
-        everybody += [sequence for sequence, _ in prepared.rows] if prepared else []
-        everybody += state.rows_of_prefill_in_flight
+        everybody += state.sequences_in_prefill
     return [sequence for sequence in everybody if not sequence.is_finished]
 
 

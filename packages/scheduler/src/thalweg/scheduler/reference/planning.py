@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from thalweg.interfaces import StepKind
 from thalweg.scheduler.reference.decode import plan_decode
-from thalweg.scheduler.reference.prefill import PrefillBatch, empty_prefill
+from thalweg.scheduler.reference.prefill import empty_prefill
 from thalweg.scheduler.reference.sequence import Sequence
 from thalweg.scheduler.reference.state import State
 from thalweg.scheduler.reference.step import PlannedStep, open_row
 from thalweg.scheduler.reference.verify import verify_lengths
 
 
-def commit_prefill(state: State, step: int, prepared: PrefillBatch | None) -> PlannedStep:
+def commit_prefill(state: State, step: int) -> PlannedStep:
     """The prepared prefill, or an empty one that follows the group."""
-    batch = prepared or empty_prefill(state)
+    batch = state.prepared or empty_prefill(state)
+    state.prepared = None
     state.decode_step = 0
     reserved = 1 + state.sizes.draft_length
     return PlannedStep(

@@ -2,25 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 from thalweg.interfaces import SequenceStatus
 from thalweg.scheduler.reference.sequence import Sequence
 from thalweg.scheduler.reference.state import State
-
-
-@dataclass(slots=True)
-class PrefillBatch:
-    """Sequences taken out of the waiting queue for one step."""
-
-    rows: list[tuple[Sequence, int]] = field(default_factory=list)
-    """Sequence and chunk length."""
-    num_batched_tokens: int = 0
-    """Tokens charged to the budget: every chunk rounded up to the alignment."""
-    dropped: list[Sequence] = field(default_factory=list)
-
-    def __bool__(self) -> bool:
-        return bool(self.rows or self.dropped)
+from thalweg.scheduler.reference.step import PrefillBatch
 
 
 def plan_prefill(state: State) -> PrefillBatch:

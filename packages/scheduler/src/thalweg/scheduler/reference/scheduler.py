@@ -19,7 +19,6 @@ from thalweg.interfaces import (
     StepPlan,
     StepResult,
     VerifyBudget,
-    VoteRound,
 )
 from thalweg.scheduler.config import SchedulerConfig, Sizes
 from thalweg.scheduler.flops import FlopsEstimator, FlopsModel
@@ -31,11 +30,12 @@ from thalweg.scheduler.reference.loads import load_sequence
 from thalweg.scheduler.reference.plan import build_plan
 from thalweg.scheduler.reference.planning import commit_decode, commit_prefill
 from thalweg.scheduler.reference.post_process import process_step
-from thalweg.scheduler.reference.prefill import PrefillBatch, plan_prefill
+from thalweg.scheduler.reference.prefill import plan_prefill
 from thalweg.scheduler.reference.requests import new_sequence
 from thalweg.scheduler.reference.results import check_result
 from thalweg.scheduler.reference.sequence import Sequence
 from thalweg.scheduler.reference.state import State
+from thalweg.scheduler.reference.step_order import StepOrder
 from thalweg.scheduler.reference.step_vote import choose_round, wants_prefill
 
 
@@ -98,11 +98,7 @@ class Scheduler:
         flops = FlopsEstimator(flops_model) if flops_model is not None else None
         self._state = State(config, sizes, flops, verify_budget)
         self._next_id = 0
-        self._next_step = 0
-        self._ballot: Ballot | None = None
-        """Open between begin_step and finish_step."""
-        self._prefill: PrefillBatch | None = None
-        """Prepared by try_prefill, until finish_step."""
+        self._order = StepOrder(self._state)
         self._unreleased: dict[int, list[Sequence]] = {}
         """Finished sequences by the step that listed them, until `release`."""
 
@@ -165,7 +161,7 @@ class Scheduler:
         parent = self._known("fork", sequence_id)
         if parent.is_finished:
             raise RequestError(f"cannot fork sequence {sequence_id}: it is finished")
-        child = fork_sequence(self._state, parent, self._next_id, self._prefill, last_token_id)
+        child = fork_sequence(self._state, parent, self._next_id, last_token_id)
         return self._register(child) if child is not None else None
 
     def _register(self, sequence: Sequence) -> int:
@@ -174,7 +170,7 @@ class Scheduler:
         return sequence.sequence_id
 
     def abort(self, sequence_ids: SequenceOf[int]) -> int:
-        return abort(self._state, sequence_ids, self._prefill)
+        return abort(self._state, sequence_ids)
 
     def set_schedulable(self, sequence_id: int) -> None:
         """Does nothing for a sequence that is gone: it may have been aborted while its data was under way."""
@@ -185,83 +181,40 @@ class Scheduler:
     # Steps
 
     def begin_step(self, anyone_running: bool, anyone_half_prefilled: bool = False) -> Ballot:
-        if self._ballot is not None:
-            raise RuntimeError("begin_step: the step is open already; finish_step closes it")
-        self._check_may_plan()
+        self._order.check_begin()
         vote = choose_round(self._state, anyone_running, anyone_half_prefilled)
-        self._ballot = Ballot(vote, wants_prefill(self._state))
-        return self._ballot
-
-    def _check_may_plan(self) -> None:
-        """At most one step may be in flight while the next is planned, and only a decode step."""
-        in_flight = self._state.in_flight
-        allowed = 1 if self._state.config.plans_ahead and not any(step.is_prefill for step in in_flight) else 0
-        if len(in_flight) > allowed:
-            raise RuntimeError(f"begin_step: step {in_flight[0].step} has to be processed first")
+        ballot = Ballot(vote, wants_prefill(self._state))
+        self._order.open(ballot)
+        return ballot
 
     def try_prefill(self) -> bool:
-        if self._ballot is None:
-            raise RuntimeError("try_prefill: no step is open; begin_step opens it")
-        is_vote = self._ballot.round in (VoteRound.ALL, VoteRound.ANY)
-        if self._ballot.round is not VoteRound.PREFILL and not (is_vote and self._ballot.wants):
-            raise RuntimeError("try_prefill: this step holds no vote, or this rank did not want a prefill")
-        if self._prefill is not None:
-            raise RuntimeError("try_prefill: this step has a prefill already")
-        batch = plan_prefill(self._state)
-        if not batch:
-            return False
-        self._prefill = batch
-        return True
+        """A prefill-only engine may call it whatever the ballot says."""
+        self._order.check_try_prefill()
+        self._state.prepared = plan_prefill(self._state) or None
+        return self._state.prepared is not None
 
     def finish_step(self, kind: StepKind) -> StepPlan:
-        if kind not in (StepKind.PREFILL, StepKind.DECODE):
-            raise ValueError(f"kind is {kind!r}; it must be a StepKind")
-        if self._ballot is None:
-            raise RuntimeError("finish_step: no step is open; begin_step opens it")
-        self._check_kind(StepKind(kind))
-        if kind == StepKind.PREFILL:
-            planned = commit_prefill(self._state, self._next_step, self._prefill)
-        else:
-            planned = commit_decode(self._state, self._next_step)
+        self._order.check_finish(kind)
+        commit = commit_prefill if kind == StepKind.PREFILL else commit_decode
+        planned = commit(self._state, self._order.next_step)
         plan = build_plan(planned, self._state)
-        self._ballot = self._prefill = None
-        self._state.in_flight.append(planned)
-        self._next_step += 1
+        self._order.close(planned)
         if planned.finished:
             self._unreleased[planned.step] = planned.finished
         return plan
 
-    def _check_kind(self, kind: StepKind) -> None:
-        if kind is StepKind.DECODE and self._prefill is not None:
-            raise RuntimeError("finish_step: a prefill is prepared, the step cannot become a decode")
-        if kind is StepKind.DECODE and self._state.is_prompt_engine:
-            raise RuntimeError("finish_step: a prefill-only engine has no decode steps")
-        if kind is StepKind.PREFILL and self._state.is_completion_engine:
-            raise RuntimeError("finish_step: a decode-only engine has no prefill steps")
-
     def correct(self, step: int, query_lengths: NDArray[np.int32] | None = None) -> StepCorrection:
-        in_flight = self._state.in_flight
-        if not self._state.config.plans_ahead:
-            raise RuntimeError("correct: steps are planned synchronously, there is nothing to correct")
-        if len(in_flight) != 1 or in_flight[0].step != step or in_flight[0].is_prefill:
-            raise RuntimeError(f"correct: step {step} is not a decode step that is the only unprocessed one")
-        (planned,) = in_flight
-        if planned.is_corrected:
-            raise RuntimeError(f"correct: step {step} was corrected already")
+        planned = self._order.correctable(step)
         draft_length = self._state.sizes.draft_length
         if query_lengths is not None:
             check_query_lengths(query_lengths, planned, draft_length)
         return correct_step(planned, query_lengths, draft_length)
 
     def process(self, result: StepResult) -> StepOutcome:
-        in_flight = self._state.in_flight
-        if not in_flight or result.step != in_flight[0].step:
-            expected = f"step {in_flight[0].step} is due" if in_flight else "no step waits for a result"
-            raise ValueError(f"the result is for step {result.step}; {expected}")
-        planned = in_flight[0]
+        planned = self._order.due(result.step)
         check_result(result, planned, self._state.sizes.draft_length)
         outcome = process_step(self._state, planned, result)
-        in_flight.popleft()
+        self._state.in_flight.popleft()
         for sequence in [*planned.finished, *planned.dropped]:
             sequence.has_left = True
             self._state.forget(sequence)
@@ -271,8 +224,8 @@ class Scheduler:
 
     def release(self, step: int) -> None:
         """Does nothing the second time. Raises ValueError for a step that was not planned yet."""
-        if not 0 <= step < self._next_step:
-            raise ValueError(f"cannot release step {step}; {self._next_step} steps were planned")
+        if not 0 <= step < self._order.next_step:
+            raise ValueError(f"cannot release step {step}; {self._order.next_step} steps were planned")
         for sequence in self._unreleased.pop(step, []):
             self._state.free(sequence)
             self._state.forget(sequence)
@@ -345,4 +298,4 @@ class Scheduler:
 
     def debug_state(self) -> dict[str, Any]:
         """See `thalweg.scheduler.reference.debug`."""
-        return describe(self._state, self._next_step)
+        return describe(self._state, self._order.next_step)

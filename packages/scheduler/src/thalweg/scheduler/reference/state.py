@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
 
 from thalweg.interfaces import SequenceStatus, VerifyBudget
 from thalweg.scheduler.config import SchedulerConfig, Sizes
@@ -11,7 +10,7 @@ from thalweg.scheduler.flops import FlopsEstimator
 from thalweg.scheduler.reference.memory import Memory
 from thalweg.scheduler.reference.queues import WaitingQueue
 from thalweg.scheduler.reference.sequence import Sequence
-from thalweg.scheduler.reference.step import PlannedStep
+from thalweg.scheduler.reference.step import PlannedStep, PrefillBatch
 
 
 class State:
@@ -43,6 +42,8 @@ class State:
         self.prompted: deque[Sequence] = deque()
         """Loaded or forked sequences that are ready to decode and wait for a place in the batch."""
         self.running: list[Sequence] = []
+        self.prepared: PrefillBatch | None = None
+        """The prefill of the step that is being planned."""
         self.in_flight: deque[PlannedStep] = deque()
         """Planned and not processed yet, oldest first."""
         self.decode_step = 0
@@ -76,9 +77,10 @@ class State:
         return bool(self.waiting.holders())
 
     @property
-    def rows_of_prefill_in_flight(self) -> Iterator[Sequence]:
-        """They stand in no queue until the step is processed."""
-        return (row.sequence for step in self.in_flight if step.is_prefill for row in step.rows)
+    def sequences_in_prefill(self) -> list[Sequence]:
+        """They stand in no queue until the prefill step is processed."""
+        prepared = [sequence for sequence, _ in self.prepared.rows] if self.prepared else []
+        return prepared + [row.sequence for step in self.in_flight if step.is_prefill for row in step.rows]
 
     def end(self, sequence: Sequence, status: SequenceStatus) -> None:
         """Finish a sequence that is in no queue and take its memory, whoever holds it."""

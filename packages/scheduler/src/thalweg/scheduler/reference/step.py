@@ -1,4 +1,4 @@
-"""A planned step as the scheduler remembers it until its result arrives."""
+"""A step as the scheduler remembers it, from its planning until its result arrives."""
 
 from __future__ import annotations
 
@@ -31,6 +31,20 @@ class Row:
     def is_unfinished_chunk(self) -> bool:
         """A prefill row whose prompt goes on in a later step."""
         return self.context_length < self.committed_length
+
+
+@dataclass(slots=True)
+class PrefillBatch:
+    """Sequences taken out of the waiting queue for a step that is not committed yet."""
+
+    rows: list[tuple[Sequence, int]] = field(default_factory=list)
+    """Sequence and chunk length."""
+    num_batched_tokens: int = 0
+    """Tokens charged to the budget: every chunk rounded up to the alignment."""
+    dropped: list[Sequence] = field(default_factory=list)
+
+    def __bool__(self) -> bool:
+        return bool(self.rows or self.dropped)
 
 
 @dataclass(slots=True)
