@@ -10,12 +10,14 @@ from thalweg.engine.__about__ import __version__
 
 if TYPE_CHECKING:
     from thalweg.engine.assembly import build_engine
+    from thalweg.engine.communicator import GlooCommunicator
     from thalweg.engine.config import FIELDS, EngineConfig, Origin
     from thalweg.engine.detokenizer import Detokenizer
     from thalweg.engine.engine import EngineFailedError, LLMEngine
     from thalweg.engine.llm import LLM
     from thalweg.engine.sections import BackendConfig, CacheConfig, ReplayConfig, SpeculationConfig
     from thalweg.engine.stop import StopChecker
+    from thalweg.engine.timeline import NullTimeline, Timeline
     from thalweg.engine.tokenizer import Tokenizer
     from thalweg.interfaces import (
         CompletionOutput,
@@ -37,7 +39,9 @@ _MODULE_OF = {
     "EngineConfig": "thalweg.engine.config",
     "EngineFailedError": "thalweg.engine.engine",
     "FinishReason": "thalweg.interfaces",
+    "GlooCommunicator": "thalweg.engine.communicator",
     "LLMEngine": "thalweg.engine.engine",
+    "NullTimeline": "thalweg.engine.timeline",
     "Origin": "thalweg.engine.config",
     "ParallelConfig": "thalweg.interfaces",
     "ReplayConfig": "thalweg.engine.sections",
@@ -47,6 +51,7 @@ _MODULE_OF = {
     "SchedulerConfig": "thalweg.scheduler.config",
     "SpeculationConfig": "thalweg.engine.sections",
     "StopChecker": "thalweg.engine.stop",
+    "Timeline": "thalweg.engine.timeline",
     "Tokenizer": "thalweg.engine.tokenizer",
     "build_engine": "thalweg.engine.assembly",
 }
@@ -61,7 +66,9 @@ __all__ = [
     "EngineConfig",
     "EngineFailedError",
     "FinishReason",
+    "GlooCommunicator",
     "LLMEngine",
+    "NullTimeline",
     "Origin",
     "ParallelConfig",
     "ReplayConfig",
@@ -71,6 +78,7 @@ __all__ = [
     "SchedulerConfig",
     "SpeculationConfig",
     "StopChecker",
+    "Timeline",
     "Tokenizer",
     "__version__",
     "build_engine",
