@@ -205,13 +205,14 @@ def test_the_line_shows_every_figure(make_record: MakeRecord) -> None:
     figures = statistics.figures()
     assert figures is not None
     assert render(figures) == (
-        "step 5 (decode): 50.0 steps/s now, 1.0 on average, 100.0 tokens/s now, 0.0 prompt tokens/s, 2.0 output "
-        "tokens/s; acceptance 50.0% (1 of 2 drafts; by position 100.0% 0.0%), verify length 3.00, accepted length "
-        "2.00, confidence error 0.125; 3 running, 2 pending, 1 chunked; batch 75.0%, KV 50.0%, states 60.0%; mean prompt 10 "
-        "running, 25 waiting, 20 chunked; time 0.0% prefill, 100.0% decode; first token 120.0 ms at most, 120.0 ms on "
-        "average; 1 finished (mean prompt 9, output 7), 4 preempted, 5 aborted; imbalance 1.50; MFU 50.0%; step "
-        "20.00/20.00/20.00 ms now/mean/max, 1 calls; forward 15.00/15.00/15.00 ms now/mean/max, 1 calls, 75.0%; "
-        "sampler 0.00/0.00/0.00 ms now/mean/max, 1 calls, 0.0%"
+        "step 5 (decode): 50.0 steps/s now, 1.0 on average, 100.0 tokens/s now, 0.0 prompt tokens/s, 2.0 "
+        "output tokens/s; acceptance 50.0% (1 of 2 drafts; by position 100.0% 0.0%), verify length 3.00, "
+        "accepted length 2.00, confidence error 0.125; 3 running, 2 pending, 1 chunked; batch 75.0%, KV "
+        "50.0%, states 60.0%; mean prompt 10 running, 25 waiting, 20 chunked; time 0.0% prefill, 100.0% "
+        "decode; first token 120.0 ms at most, 120.0 ms on average; 1 finished (mean prompt 9, output 7), 4 "
+        "preempted, 5 aborted; imbalance 1.50; MFU 50.0%; step 20.00/20.00/20.00 ms now/mean/max, 1 calls; "
+        "forward 15.00/15.00/15.00 ms now/mean/max, 1 calls, 75.0%; sampler 0.00/0.00/0.00 ms now/mean/max, "
+        "1 calls, 0.0%"
     )
 
 
