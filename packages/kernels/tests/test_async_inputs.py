@@ -216,25 +216,39 @@ def test_a_survival_that_is_not_a_number_comes_last_and_lengths_still_add_up() -
 # No value is needed on the host.
 
 
-def complete(device: torch.device | str) -> list[Tensor]:
-    """Every op of the module and the decode metadata from corrected lengths, on a device."""
-    rows = torch.tensor([1, -1, 0], device=device)
-    tokens, drafts = torch.tensor([4, 5], device=device), torch.tensor([[6, 7], [8, 9]], device=device)
-    accepted = torch.tensor([0, 2], dtype=torch.int32, device=device)
-    fresh = torch.tensor([[1, 2, 3]] * 3, device=device)
-    windows = torch.arange(12, device=device).view(3, 4)
-    lengths = async_inputs.redistribute(6, rows, torch.tensor([[0.9, 0.8], [0.7, 0.1]], device=device))
-    contexts = async_inputs.correct_context_lengths(torch.full((3,), 9, device=device), lengths, rows, accepted, 2)
-    ids = async_inputs.gather_token_ids(lengths, rows, fresh, tokens, drafts, 6)
-    table = torch.arange(20, device=device)
-    ngrams = async_inputs.gather_ngram_ids(lengths, rows, fresh, windows, tokens, drafts, accepted, table, 99, 6)
+def example(device: torch.device | str) -> dict[str, Tensor]:
+    """Three sequences after a step of two, with two drafts and a look-back of two."""
+    values: dict[str, Any] = {
+        "rows": [1, -1, 0],
+        "base": [9, 9, 9],
+        "tokens": [4, 5],
+        "drafts": [[6, 7], [8, 9]],
+        "confidences": [[0.9, 0.8], [0.7, 0.1]],
+        "accepted": [0, 2],
+        "fresh": [[1, 2, 3]] * 3,
+        "windows": [[10, 11, 12, 13], [14, 15, 16, 17], [18, 19, 20, 21]],
+        "table": list(range(20)),
+        "slots": [2, 0, 1],
+        "block_ids": [3, 1, 4, 2],
+        "block_offsets": [0, 2, 2, 4],
+        "is_placeholder": [False, True, False],
+    }
+    return {key: torch.tensor(value, device=device) for key, value in values.items()}
+
+
+def complete(given: dict[str, Tensor]) -> list[Tensor]:
+    """Every op of the module, and the decode metadata from the corrected lengths."""
+    rows, left, accepted = given["rows"], (given["tokens"], given["drafts"]), given["accepted"]
+    lengths = async_inputs.redistribute(6, rows, given["confidences"])
+    contexts = async_inputs.correct_context_lengths(given["base"], lengths, rows, accepted, 2)
+    ids = async_inputs.gather_token_ids(lengths, rows, given["fresh"], *left, 6)
+    ngrams = async_inputs.gather_ngram_ids(
+        lengths, rows, given["fresh"], given["windows"], *left, accepted, given["table"], 99, 6
+    )
     step = metadata.decode_metadata(
         lengths,
         contexts,
-        torch.tensor([2, 0, 1], device=device),
-        torch.tensor([3, 1, 4, 2], device=device),
-        torch.tensor([0, 2, 2, 4], device=device),
-        torch.tensor([False, True, False], device=device),
+        *(given[key] for key in ("slots", "block_ids", "block_offsets", "is_placeholder")),
         tokens_per_block=8,
         window_size=4,
         ring_length=9,
@@ -247,11 +261,11 @@ def complete(device: torch.device | str) -> list[Tensor]:
 
 
 def test_everything_runs_on_tensors_without_contents() -> None:
-    expected = complete("cpu")
+    expected = complete(example("cpu"))
     assert expected[0].tolist() == [2, 1, 3]
     assert expected[1].tolist() == [11, 10, 10]
     assert expected[2].tolist() == [5, 8, 1, 4, 6, 7]
-    for meta, real in zip(complete("meta"), expected, strict=True):
+    for meta, real in zip(complete(example("meta")), expected, strict=True):
         assert meta.device.type == "meta"
         assert (meta.shape, meta.dtype) == (real.shape, real.dtype)
 
@@ -274,21 +288,26 @@ def test_decode_metadata_reads_back_what_the_host_does_not_give() -> None:
 
 @pytest.mark.gpu
 def test_on_cuda_nothing_blocks_and_the_results_are_those_of_the_cpu(cuda: torch.device) -> None:
-    expected = complete("cpu")
-    complete(cuda)  # the first call loads kernels
-    original = torch.tensor
-    guard = SyncGuard(*cuda_sync_mode())
+    given = example(cuda)
+    with SyncGuard(*cuda_sync_mode()).forbid():
+        got = complete(given)
+    for there, here in zip(got, complete(example("cpu")), strict=True):
+        assert torch.equal(there.cpu(), here)
 
-    def tensor(values: Any, *, device: Any = None, **kwargs: Any) -> Tensor:
-        """Building an input copies from pageable memory, which blocks; that is not what is tested."""
-        with guard.allow():
-            return original(values, device=device, **kwargs)
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(torch, "tensor", tensor)
-        with guard.forbid():
-            got = complete(cuda)
-    for there, here in zip(got, expected, strict=True):
+@pytest.mark.gpu
+def test_a_cuda_graph_of_it_follows_its_inputs(cuda: torch.device) -> None:
+    given, changed = example(cuda), example("cpu")
+    complete(given)  # what is loaded at the first call cannot be loaded while capturing
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        got = complete(given)
+    changed["rows"], changed["accepted"] = torch.tensor([0, 1, -1]), torch.tensor([1, 2])
+    changed["confidences"] = changed["confidences"].flip(0)
+    for key, tensor in changed.items():
+        given[key].copy_(tensor)
+    graph.replay()
+    for there, here in zip(got, complete(changed), strict=True):
         assert torch.equal(there.cpu(), here)
 
 

@@ -6,6 +6,7 @@ from thalweg.kernels.reference.metadata import PLACEHOLDER_QUERY
 from thalweg.kernels.reference.record_format import RecordFormat
 from thalweg.kernels.reference.rope import YarnScaling
 from thalweg.kernels.registry import Implementation, OpSpec, Registry, Tolerance
+from thalweg.kernels.sync_guard import SyncGuard, cuda_sync_mode
 
 __all__ = [
     "PLACEHOLDER_QUERY",
@@ -14,9 +15,11 @@ __all__ = [
     "OpSpec",
     "RecordFormat",
     "Registry",
+    "SyncGuard",
     "Tolerance",
     "YarnScaling",
     "bind",
+    "cuda_sync_mode",
     "default_registry",
     "table",
 ]

@@ -55,8 +55,7 @@ def redistribute(total: int, previous_rows: Tensor, confidences: Tensor) -> Tens
     for place in range(1, draft_length):  # not cumprod, which multiplies in float64 on the CPU
         survival[:, place] *= survival[:, place - 1]
     order = torch.where(survival.isnan(), -1, survival).flatten().argsort(descending=True, stable=True)
-    is_verified = torch.zeros_like(order, dtype=torch.int32)
-    is_verified[order[: total - num_rows]] = 1
+    is_verified = torch.zeros_like(order, dtype=torch.int32).index_fill(0, order[: total - num_rows], 1)
     return 1 + is_verified.view(num_rows, draft_length).sum(1, dtype=torch.int32)
 
 
