@@ -45,6 +45,27 @@ def test_context_lengths_are_corrected_as_recorded(case: dict[str, Any]) -> None
     assert got.dtype == torch.int32
 
 
+@pytest.mark.parametrize("case", [case for case in read("zos_remap") if case["has_overlap"]])
+def test_recorded_rows_and_base_lengths_give_the_planned_lengths_if_all_drafts_hold(case: dict[str, Any]) -> None:
+    num_rows, draft_length = len(case["cur_seq_ids"]), case["nextn"]
+    rows, base, lengths = (ints(case[key]) for key in ("remap", "seqlens_k_base", "seqlens_q"))
+    for sequence, row in zip(case["cur_seq_ids"], case["remap"], strict=False):
+        assert row == (case["prev_seq_ids"].index(sequence) if sequence in case["prev_seq_ids"] else -1)
+
+    def lengths_after(num_accepted: int) -> list[int]:
+        accepted = torch.full((len(case["prev_seq_ids"]),), num_accepted, dtype=torch.int32)
+        return async_inputs.correct_context_lengths(base, lengths, rows, accepted, draft_length).tolist()
+
+    assert lengths_after(draft_length)[:num_rows] == case["cur_seqlen_k"]
+    is_matched = (rows >= 0).tolist()
+    shorter = [
+        length - draft_length * matched for length, matched in zip(case["cur_seqlen_k"], is_matched, strict=False)
+    ]
+    assert lengths_after(0)[:num_rows] == shorter
+    assert is_matched[num_rows:] == [False] * (case["num_rows_padded"] - num_rows), "padding is never corrected"
+    assert lengths_after(0)[num_rows:] == lengths_after(draft_length)[num_rows:]
+
+
 @pytest.mark.parametrize("case", read("zos_redistribute"))
 def test_verify_lengths_are_shared_out_as_recorded(case: dict[str, Any]) -> None:
     got = async_inputs.redistribute(
