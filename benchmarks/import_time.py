@@ -12,7 +12,7 @@ import sys
 
 from report import Row, arguments, publish
 
-COMPONENTS = ("interfaces", "scheduler", "tiny", "kernels", "cache", "model", "engine")
+COMPONENTS = ("interfaces", "scheduler", "dspark", "tiny", "kernels", "cache", "model", "engine")
 NEED_TORCH = ("kernels", "cache", "model", "engine")
 LIMIT_S = 0.3
 PROBE = """

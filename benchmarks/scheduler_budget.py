@@ -14,10 +14,11 @@ from pathlib import Path
 
 import numpy as np
 from report import Row, arguments, publish
-from scheduler_step import CORE, DRAFT_LENGTH, PEER_CALIBRATION_US, build, calibrate
+from scheduler_step import CORE, PEER_CALIBRATION_US, build, calibrate
 
 from thalweg.dspark import ThroughputBudget, graph_sizes
 
+DRAFT_LENGTH = 5
 TARGETS_US = {64: None, 256: 50.0, 1024: 250.0}
 SOURCES = ("verify_budget", "step_time_estimators")
 

@@ -11,8 +11,8 @@ def redistribute(total: int, previous_rows: NDArray[np.int32], confidences: NDAr
 
     previous_rows: int32 [N], row of each sequence in the previous step, -1 for a fresh one (survival 0).
     confidences: float32 [N_prev, G], of the previous step's new drafts. Every row keeps its anchor; the rest goes to
-    the likeliest drafts, of equals to the lower row. Raises ValueError unless N <= total <= N * (1 + G) and for a
-    row beyond the previous step.
+    the likeliest drafts, of equals to the lower row. Raises ValueError unless N <= total <= N * (1 + G), for a row
+    beyond the previous step and for a confidence that is no probability.
     """
     num_rows = len(previous_rows)
     num_previous, draft_length = confidences.shape
@@ -26,6 +26,8 @@ def redistribute(total: int, previous_rows: NDArray[np.int32], confidences: NDAr
             f"previous_rows go from {previous_rows.min()} to {previous_rows.max()}; "
             f"-1 to {num_previous - 1} are rows of the previous step"
         )
+    if not ((confidences >= 0) & (confidences <= 1)).all():
+        raise ValueError("confidences holds a number outside 0..1, or none")
     survival = np.zeros((num_rows, draft_length), np.float32)
     is_known = previous_rows >= 0
     survival[is_known] = np.multiply.accumulate(confidences[previous_rows[is_known]], axis=1, dtype=np.float32)
