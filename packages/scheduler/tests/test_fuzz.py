@@ -3,13 +3,13 @@
 import pytest
 from scheduler_testing.lockstep import run_seeds
 
-RUNS = 500
+RUNS = 1000
 RUNS_PER_TEST = 50
 
 
 @pytest.mark.parametrize("first", range(0, RUNS, RUNS_PER_TEST))
 def test_random_workloads_neither_leak_nor_stall_nor_lose_a_record(first: int) -> None:
-    run_seeds(range(first, first + RUNS_PER_TEST), "default")
+    run_seeds(range(first, first + RUNS_PER_TEST))
 
 
 def test_both_cores_keep_the_old_rules_alike() -> None:
