@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -59,6 +60,43 @@ class Driver:
         self.scripts[sequence_id] = Script(eos_at, list(accept), fails_at, confidence)
         return sequence_id
 
+    def load(
+        self,
+        length: int,
+        num_computed: int,
+        *,
+        prompt_length: int | None = None,
+        max_tokens: int = 200,
+        accept: tuple[int, ...] = (0,),
+        arrived: bool = True,
+        **options: Any,
+    ) -> int | None:
+        """A sequence whose first cache entries come from elsewhere; arrived: they are there already."""
+        script = Script(accept=list(accept))
+        num_output = 0 if prompt_length is None else length - prompt_length
+        token_ids = [2 + index % 50 for index in range(length - num_output)]
+        token_ids += [script.token(index) for index in range(num_output)]
+        options = {"max_tokens": max_tokens, "eos_token_id": EOS, "prompt_length": prompt_length} | options
+        sequence_id: int | None = self.scheduler.add_loaded(np.array(token_ids, np.int32), num_computed, **options)
+        if sequence_id is not None:
+            self.scripts[sequence_id] = script
+            if arrived:
+                self.scheduler.set_schedulable(sequence_id)
+        return sequence_id
+
+    def load_ready(self, length: int, **options: Any) -> int:
+        """A sequence with one output token that is ready to decode; there must be memory for it."""
+        sequence_id = self.load(length, length - 1, prompt_length=length - 1, **options)
+        assert sequence_id is not None
+        return sequence_id
+
+    def fork(self, sequence_id: int, *, last_token_id: int | None = None) -> int | None:
+        """The child produces what its parent would."""
+        child: int | None = self.scheduler.fork(sequence_id, last_token_id=last_token_id)
+        if child is not None:
+            self.scripts[child] = dataclasses.replace(self.scripts[sequence_id])
+        return child
+
     def plan(self) -> StepPlan:
         return run_local_vote(self.scheduler)
 
@@ -92,6 +130,11 @@ class Driver:
     @property
     def waiting(self) -> list[int]:
         ids: list[int] = self.scheduler.debug_state()["waiting"]
+        return ids
+
+    @property
+    def prompted(self) -> list[int]:
+        ids: list[int] = self.scheduler.debug_state()["prompted"]
         return ids
 
     @property

@@ -6,7 +6,7 @@ from thalweg.interfaces import InvariantError, SequenceStatus, StepOutcome, Step
 from thalweg.scheduler.reference.outcome import OutcomeBuilder
 from thalweg.scheduler.reference.sequence import Sequence
 from thalweg.scheduler.reference.state import State
-from thalweg.scheduler.reference.step import PlannedStep, Row
+from thalweg.scheduler.reference.step import PlannedStep, Row, take_draft_info
 
 
 def process_step(state: State, planned: PlannedStep, result: StepResult) -> StepOutcome:
@@ -41,6 +41,9 @@ def _attach_drafts(state: State, planned: PlannedStep, row: Row, index: int, res
         if not row.is_unfinished_chunk and not state.is_prompt_engine:
             sequence.attach_drafts(state.padding_drafts, None)
         return
+    if row.previous_row >= 0 and not planned.is_corrected:
+        # Nobody asked for the correction, with which the step would have read what the one before wrote.
+        take_draft_info(sequence)
     known = result.confidences.shape[1] > 0
     sequence.attach_drafts(result.draft_token_ids[index].tolist(), result.confidences[index].copy() if known else None)
     if sequence.has_draft_info:
