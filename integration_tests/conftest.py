@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from thalweg.engine import LLM, SamplingParams
-from thalweg.engine.runner import ModelRunner
-from thalweg.engine.sampler import Sampler
+from thalweg.engine.model_device import ModelDevice
+from thalweg.engine.runner import StreamRunner
 from thalweg.interfaces import RequestOutput, StepPlan
 from thalweg.kernels import RecordFormat
 from thalweg.kernels.reference.cache import gather_records
@@ -49,10 +49,10 @@ def tokens(recording: Recording) -> list[tuple[int, ...]]:
     return [output.outputs[0].token_ids for output in recording.outputs]
 
 
-def read_cache(runner: ModelRunner, plan: StepPlan, row: int) -> dict[str, torch.Tensor]:
+def read_cache(device: ModelDevice, plan: StepPlan, row: int) -> dict[str, torch.Tensor]:
     """The de-quantised rows that the next token of this sequence could read."""
-    pools, length = runner.pools, int(plan.context_lengths[row])
-    config = runner._model.config  # type: ignore[union-attr]
+    pools, length = device.pools, int(plan.context_lengths[row])
+    config = device.model.config
     blocks = torch.from_numpy(plan.block_ids[plan.block_offsets[row] : plan.block_offsets[row + 1]]).long()
     result: dict[str, torch.Tensor] = {}
     ring = pools.layout.ring_length
@@ -89,26 +89,28 @@ class Recorder:
         caches: dict[int, dict[str, torch.Tensor]] = {}
         last: dict[int, tuple[StepPlan, int]] = {}
         plans: list[StepPlan] = []
-        run, sample = ModelRunner.run, Sampler.sample
+        launch, sample = StreamRunner.launch, ModelDevice.sample
 
-        def recording_run(runner: ModelRunner, plan: StepPlan, sampling: Any) -> Any:
+        def recording_launch(runner: StreamRunner, plan: StepPlan, previous: Any) -> Any:
+            assert previous is None, "the recorder reads caches between steps"
             plans.append(plan)
             for sequence in plan.finished_ids.tolist():  # its memory is held until this plan is released
-                caches[sequence] = read_cache(runner, *last[sequence])
+                caches[sequence] = read_cache(runner.device, *last[sequence])  # type: ignore[arg-type]
             for row, sequence in enumerate(plan.sequence_ids.tolist()):
                 last[sequence] = plan, row
-            return run(runner, plan, sampling)
+            return launch(runner, plan, previous)
 
-        def recording_sample(sampler: Sampler, values: torch.Tensor, inputs: Any) -> Any:
+        def recording_sample(device: ModelDevice, forwarded: Any, inputs: Any) -> Any:
             plan = plans[-1]
             for row, sequence in enumerate(plan.sequence_ids.tolist()):
                 if plan.context_lengths[row] >= plan.committed_lengths[row]:
-                    logits.setdefault(sequence, {})[int(plan.context_lengths[row])] = values[row].clone()
-            return sample(sampler, values, inputs)
+                    values = forwarded.logits[row].clone()
+                    logits.setdefault(sequence, {})[int(plan.context_lengths[row])] = values
+            return sample(device, forwarded, inputs)
 
         with self._monkeypatch.context() as patch:
-            patch.setattr(ModelRunner, "run", recording_run)
-            patch.setattr(Sampler, "sample", recording_sample)
+            patch.setattr(StreamRunner, "launch", recording_launch)
+            patch.setattr(ModelDevice, "sample", recording_sample)
             if mangle is not None:
                 mangle(llm)
             recording.outputs = llm.generate(prompt_token_ids=prompts, sampling_params=params, use_tqdm=False)

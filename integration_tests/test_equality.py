@@ -129,7 +129,7 @@ def shuffle_free_lists(llm: LLM) -> None:
 def test_stale_bytes_in_blocks_and_slots_are_never_read(whole: LLM, recorder: Any) -> None:
     expected = recorder.run(whole, make_prompts(), PARAMS)
     with LLM(**OPTIONS) as llm:
-        pools = llm.engine._runner.pools  # type: ignore[attr-defined]
+        pools = llm.engine._runner.device.pools  # type: ignore[attr-defined]
         pools.blocks.fill_(0xFF)  # decodes to NaN in every format
         pools.states.fill_(0xFF)
         recorder.run(llm, make_prompts(), PARAMS).assert_equal(expected)

@@ -1,11 +1,16 @@
 """Fixtures shared by the engine's tests."""
 
+import sys
+from pathlib import Path
+
 import pytest
 import tokenizers
 from hypothesis import HealthCheck, settings
 from tokenizers import AddedToken, decoders, models, pre_tokenizers, trainers
 
 from thalweg.engine.tokenizer import Tokenizer
+
+sys.path.insert(0, str(Path(__file__).parent))
 
 # A busy machine must not fail a property.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])

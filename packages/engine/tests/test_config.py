@@ -88,7 +88,10 @@ def test_an_unknown_option_names_close_matches() -> None:
         ("logprobs_mode", "processed", "logprobs_mode is 'processed'; only 'raw' is accepted"),
         ("replay", "mask", "replay is 'mask'; only 'off' is accepted"),
         ("replay_keep_tokens", 140, "replay_keep_tokens is 140"),
-        ("async_scheduling", True, "async_scheduling is True; only False is accepted"),
+        ("async_scheduling", 1, "async_scheduling is 1; it must be"),
+        ("engine_type", "prompt", "engine_type is 'prompt'; only 'normal' is accepted"),
+        ("sync_guard", "no", "sync_guard is 'no'; it must be True or False"),
+        ("check_lengths", 0, "check_lengths is 0; it must be True or False"),
     ],
 )
 def test_a_bad_value_names_the_option_and_what_is_accepted(name: str, value: object, message: str) -> None:

@@ -1,101 +1,40 @@
 """The step loop over a real scheduler and a scripted model: admission, stops, aborts, failures, nothing leaked."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
+from engine_testing.bench import BLOCK, EOS, LETTERS, VOCAB, Bench, params
 
 from thalweg.engine.admission import Admission, Limits
-from thalweg.engine.engine import EngineFailedError, LLMEngine
-from thalweg.engine.inflight import Forwarded
-from thalweg.engine.requests import SamplingRow
-from thalweg.engine.sampler import Sampled
+from thalweg.engine.engine import EngineFailedError
 from thalweg.engine.tokenizer import Tokenizer
-from thalweg.interfaces import ConfigError, RequestError, RequestOutput, SamplingParams, StepKind, StepPlan
-from thalweg.scheduler import Scheduler, SchedulerConfig, reference
+from thalweg.interfaces import ConfigError, InvariantError, RequestError, SamplingParams
+from thalweg.scheduler import Scheduler, reference
 
-VOCAB, BLOCK, EOS = 512, 8, 1
-LETTERS = "abcdefghijklmnopqrstuvwxyz"
-
-
-class ScriptedRunner:
-    """Says the next letter of the alphabet after a sequence's newest token, or what `say` makes of it."""
-
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        self.letters = [tokenizer.encode(letter, add_bos=False)[0] for letter in LETTERS]
-        self.say: Callable[[int], int] = lambda token_id: token_id
-        self.broken: Callable[[int], bool] = lambda token_id: False
-        self.fail_at_step = -1
-        self.plans: list[StepPlan] = []
-        self.is_closed = False
-
-    def run(self, plan: StepPlan, sampling: Sequence[SamplingRow]) -> Forwarded:
-        assert len(sampling) == plan.sequence_ids.size
-        self.plans.append(plan)
-        if plan.step == self.fail_at_step:
-            raise RuntimeError("device lost")
-        if plan.kind is StepKind.PREFILL:
-            newest = plan.token_ids[np.cumsum(plan.query_lengths) - 1]
-        else:
-            newest = plan.tail_token_ids[:, -1]
-        following = [self._after(token_id) for token_id in newest.tolist()]
-        sampled = np.array([self.say(token_id) for token_id in following], np.int32)
-        return Forwarded(Sampled(sampled, np.array([self.broken(token_id) for token_id in following], np.bool_)), 0.0)
-
-    def close(self) -> None:
-        self.is_closed = True
-
-    def _after(self, token_id: int) -> int:
-        index = self.letters.index(token_id) if token_id in self.letters else -1
-        return self.letters[(index + 1) % len(self.letters)]
+MODES = [
+    pytest.param((Scheduler, False), id="sync"),
+    pytest.param((reference.Scheduler, False), id="sync-reference"),
+    pytest.param((reference.Scheduler, True), id="async-reference"),
+]
+MakeBench = Callable[..., Bench]
 
 
-class Bench:
-    """An engine, its parts, and what must hold whenever it is idle."""
+@pytest.fixture(params=MODES)
+def make_bench(request: pytest.FixtureRequest, tokenizer: Tokenizer) -> MakeBench:
+    core, is_async = request.param
 
-    def __init__(
-        self, tokenizer: Tokenizer, *, core: type = Scheduler, num_blocks: int = 41, **scheduler: object
-    ) -> None:
-        options = {"max_num_seqs": 4, "max_model_len": 64, "stop_preempted_request": False} | scheduler
-        config = SchedulerConfig(**options)  # type: ignore[arg-type]
-        self.scheduler = Scheduler(config, num_blocks=num_blocks, num_state_slots=6, block_size=BLOCK, vocab_size=VOCAB)
-        self.runner = ScriptedRunner(tokenizer)
-        limits = Limits(VOCAB, config.max_model_len, BLOCK, num_blocks)
-        self.engine = LLMEngine(self.scheduler, self.runner, tokenizer, Admission(tokenizer, limits, seed=0))
-        self.finals: dict[str, RequestOutput] = {}
-        self.history: list[RequestOutput] = []
+    def make(**options: Any) -> Bench:
+        return Bench(tokenizer, core=core, async_scheduling=is_async, **options)
 
-    def step(self) -> list[RequestOutput]:
-        outputs = self.engine.step()
-        for output in outputs:
-            assert output.request_id not in self.finals, "an output after the final one"
-            if output.finished:
-                self.finals[output.request_id] = output
-        self.history += outputs
-        return outputs
-
-    def drain(self) -> dict[str, RequestOutput]:
-        for _ in range(2000):
-            if not self.engine.has_unfinished():
-                break
-            self.step()
-        assert not self.engine.has_unfinished()
-        assert self.scheduler.blocks.num_free == self.scheduler.blocks.capacity - 1
-        assert self.scheduler.state_slots.num_free == self.scheduler.state_slots.capacity - 1
-        return self.finals
-
-    def text(self, request_id: str) -> str:
-        return self.finals[request_id].outputs[0].text
+    return make
 
 
 @pytest.fixture
-def bench(tokenizer: Tokenizer) -> Bench:
-    return Bench(tokenizer)
-
-
-def params(**values: object) -> SamplingParams:
-    return SamplingParams(**({"max_tokens": 8, "temperature": 0.0} | values))  # type: ignore[arg-type]
+def bench(make_bench: MakeBench) -> Bench:
+    return make_bench()
 
 
 def test_a_request_grows_step_by_step_and_ends_once(bench: Bench) -> None:
@@ -115,17 +54,17 @@ def test_a_request_grows_step_by_step_and_ends_once(bench: Bench) -> None:
 
 def test_text_prompts_start_with_the_begin_token_and_id_prompts_are_used_as_they_are(bench: Bench) -> None:
     bench.engine.add_request("text", "a", params())
-    bench.engine.add_request("ids", np.array([bench.runner.letters[0]]), params(), prompt_text="shown")
+    bench.engine.add_request("ids", np.array([bench.letters[0]]), params(), prompt_text="shown")
     finals = bench.drain()
-    assert finals["text"].prompt_token_ids == (0, bench.runner.letters[0])
-    assert finals["ids"].prompt_token_ids == (bench.runner.letters[0],)
+    assert finals["text"].prompt_token_ids == (0, bench.letters[0])
+    assert finals["ids"].prompt_token_ids == (bench.letters[0],)
     assert finals["ids"].prompt == "shown"
     assert finals["text"].outputs == finals["ids"].outputs
 
 
 def test_end_of_sequence_ends_the_output_and_is_not_text(bench: Bench) -> None:
-    stop_at = bench.runner.letters[3]
-    bench.runner.say = lambda token_id: EOS if token_id == stop_at else token_id
+    stop_at = bench.letters[3]
+    bench.model.say = lambda token_id: EOS if token_id == stop_at else token_id
     bench.engine.add_request("r", "z", params())
     final = bench.drain()["r"].outputs[0]
     assert (final.text, final.finish_reason, final.stop_reason) == ("abc", "stop", None)
@@ -133,14 +72,14 @@ def test_end_of_sequence_ends_the_output_and_is_not_text(bench: Bench) -> None:
 
 
 def test_ignore_eos_goes_on_to_the_length(bench: Bench) -> None:
-    bench.runner.say = lambda token_id: EOS
+    bench.model.say = lambda token_id: EOS
     bench.engine.add_request("r", "z", params(ignore_eos=True, max_tokens=5))
     final = bench.drain()["r"].outputs[0]
     assert (final.token_ids, final.finish_reason) == ((EOS,) * 5, "length")
 
 
 def test_a_stop_token_stays_in_the_output(bench: Bench) -> None:
-    stop = bench.runner.letters[2]
+    stop = bench.letters[2]
     bench.engine.add_request("r", "z", params(stop_token_ids=(stop,)))
     final = bench.drain()["r"].outputs[0]
     assert (final.text, final.token_ids[-1], final.finish_reason, final.stop_reason) == ("abc", stop, "stop", stop)
@@ -153,7 +92,7 @@ def test_a_stop_string_leaves_the_output_and_nothing_after_it_leaks(bench: Bench
     mine = [output.outputs[0] for output in bench.history if output.request_id == "r"]
     assert [output.text for output in mine] == ["a", "ab", "ab", "ab", "ab"]
     assert (mine[-1].finish_reason, mine[-1].stop_reason) == ("stop", "cde")
-    assert mine[-1].token_ids == tuple(bench.runner.letters[:5])
+    assert mine[-1].token_ids == tuple(bench.letters[:5])
     assert bench.text("other") == "abcdefgh"
 
 
@@ -169,7 +108,7 @@ def test_text_held_back_for_a_stop_string_is_released_at_the_end(bench: Bench) -
 
 
 def test_nothing_stops_an_output_before_min_tokens(bench: Bench) -> None:
-    letters = bench.runner.letters
+    letters = bench.letters
     bench.engine.add_request("string", "z", params(stop="b", min_tokens=2, max_tokens=4))
     bench.engine.add_request("spanning", "z", params(stop="bc", min_tokens=2, max_tokens=4))
     bench.engine.add_request("token", "z", params(stop_token_ids=(letters[1], letters[3]), min_tokens=2, max_tokens=6))
@@ -217,8 +156,8 @@ def test_a_prompt_as_long_as_the_model_still_gets_one_token(bench: Bench) -> Non
     assert (len(output.token_ids), output.finish_reason) == (1, "length")
 
 
-def test_a_prompt_that_the_cache_cannot_hold_is_refused(tokenizer: Tokenizer) -> None:
-    bench = Bench(tokenizer, num_blocks=4)
+def test_a_prompt_that_the_cache_cannot_hold_is_refused(make_bench: MakeBench) -> None:
+    bench = make_bench(num_blocks=4)
     with pytest.raises(RequestError, match="the prompt needs 4 cache blocks; there are 3"):
         bench.engine.add_request("r", [5] * 25, params())
 
@@ -235,8 +174,7 @@ def test_bad_sampling_options_are_refused(bench: Bench) -> None:
     assert not bench.engine.has_unfinished()
 
 
-@pytest.mark.parametrize("core", [Scheduler, reference.Scheduler])
-def test_no_sequence_of_bad_inputs_leaks_anything_or_touches_the_good_ones(tokenizer: Tokenizer, core: type) -> None:
+def test_no_sequence_of_bad_inputs_leaks_anything_or_touches_the_good_ones(make_bench: MakeBench) -> None:
     bad: list[tuple[object, object, object]] = [
         ("", "", params()),
         ("bad", "", params()),
@@ -250,7 +188,7 @@ def test_no_sequence_of_bad_inputs_leaks_anything_or_touches_the_good_ones(token
         ("good 0", "x", params()),
     ]
     generator = np.random.default_rng(7)
-    bench = Bench(tokenizer, core=core, num_blocks=12)
+    bench = make_bench(num_blocks=12)
     bench.engine.add_request("good 0", "z", params(max_tokens=60))
     for index in range(1, 60):
         for choice in generator.integers(len(bad), size=3):
@@ -275,9 +213,11 @@ def test_outputs_handed_back_come_again_with_the_next_step(bench: Bench) -> None
     bench.engine.add_request("r", "z", params(max_tokens=2))
     first = bench.engine.step()
     bench.engine.hand_back(first)
-    second = bench.engine.step()
-    assert second[:-1] == first
-    assert second[-1].finished
+    outputs = []
+    while bench.engine.has_unfinished():
+        outputs += bench.engine.step()
+    assert outputs[: len(first)] == first
+    assert outputs[-1].finished
 
 
 def test_a_request_id_is_unique_while_it_is_in_use(bench: Bench) -> None:
@@ -305,8 +245,8 @@ def test_seeds_are_drawn_from_the_engine_seed_in_order_of_arrival(tokenizer: Tok
     assert len({*seeds(1), *seeds(2)}) == 5
 
 
-def test_an_abort_reaches_every_state_and_frees_its_memory(tokenizer: Tokenizer) -> None:
-    bench = Bench(tokenizer, chunked_prefill=True, max_num_batched_tokens=16, prefill_interval_all=1)
+def test_an_abort_reaches_every_state_and_frees_its_memory(make_bench: MakeBench) -> None:
+    bench = make_bench(chunked_prefill=True, max_num_batched_tokens=16, prefill_interval_all=1)
     bench.engine.add_request("running", "z", params(max_tokens=40))
     bench.step()
     bench.engine.add_request("half", [5] * 50, params())
@@ -333,8 +273,8 @@ def test_an_abort_of_the_only_request_is_reported_without_another_step(bench: Be
     assert not bench.finals
 
 
-def test_a_preempted_request_is_recomputed_and_says_the_same(tokenizer: Tokenizer) -> None:
-    roomy, tight = Bench(tokenizer), Bench(tokenizer, num_blocks=8)
+def test_a_preempted_request_is_recomputed_and_says_the_same(make_bench: MakeBench) -> None:
+    roomy, tight = make_bench(), make_bench(num_blocks=8)
     for bench in (roomy, tight):
         for index in range(4):
             bench.engine.add_request(str(index), "z" * (index + 1), params(max_tokens=30))
@@ -346,8 +286,8 @@ def test_a_preempted_request_is_recomputed_and_says_the_same(tokenizer: Tokenize
     assert not any(final.metrics.num_preemptions for final in expected.values())
 
 
-def test_a_preempted_request_can_be_told_to_end(tokenizer: Tokenizer) -> None:
-    bench = Bench(tokenizer, num_blocks=8, stop_preempted_request=True)
+def test_a_preempted_request_can_be_told_to_end(make_bench: MakeBench) -> None:
+    bench = make_bench(num_blocks=8, stop_preempted_request=True)
     for index in range(4):
         bench.engine.add_request(str(index), "z", params(max_tokens=30))
     ended = [final for final in bench.drain().values() if final.error is not None]
@@ -357,8 +297,8 @@ def test_a_preempted_request_can_be_told_to_end(tokenizer: Tokenizer) -> None:
 
 
 def test_logits_that_are_not_numbers_fail_one_request_only(bench: Bench) -> None:
-    broken_letter = bench.runner.letters[20]
-    bench.runner.broken = lambda token_id: token_id == broken_letter
+    broken_letter = bench.letters[20]
+    bench.model.broken = lambda token_id: token_id == broken_letter
     bench.engine.add_request("bad", "st", params())
     bench.engine.add_request("good", "z", params())
     finals = bench.drain()
@@ -368,16 +308,26 @@ def test_logits_that_are_not_numbers_fail_one_request_only(bench: Bench) -> None
     assert bench.text("good") == "abcdefgh"
 
 
+def fail_at(number: int) -> Callable[[int], None]:
+    def on_forward(reached: int) -> None:
+        if reached == number:
+            raise RuntimeError("device lost")
+
+    return on_forward
+
+
 def test_a_failed_step_ends_every_request_with_the_reason(bench: Bench) -> None:
     bench.engine.add_request("one", "z", params())
     bench.engine.add_request("two", "z", params())
-    bench.runner.fail_at_step = 2
+    bench.model.on_forward = fail_at(2)
     while bench.engine.has_unfinished():
         bench.step()
     assert set(bench.finals) == {"one", "two"}
     for final in bench.finals.values():
         assert final.outputs[0].finish_reason == "error"
-        assert final.error == "the engine failed: RuntimeError: device lost"
+        assert final.error is not None
+        assert final.error.startswith("the engine failed: LaunchedWorkError: work ")
+        assert final.error.endswith("raised RuntimeError: device lost")
         assert final.outputs[0].text == "ab"
     with pytest.raises(EngineFailedError, match="device lost"):
         bench.engine.add_request("three", "z", params())
@@ -385,11 +335,11 @@ def test_a_failed_step_ends_every_request_with_the_reason(bench: Bench) -> None:
 
 
 def test_an_interrupt_is_passed_on_and_ends_the_engine(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupt(plan: StepPlan, sampling: Sequence[SamplingRow]) -> Forwarded:
+    def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
     bench.engine.add_request("r", "z", params())
-    monkeypatch.setattr(bench.runner, "run", interrupt)
+    monkeypatch.setattr(bench.runner, "launch", interrupt)
     with pytest.raises(KeyboardInterrupt):
         bench.step()
     assert [output.outputs[0].finish_reason for output in bench.engine.step()] == ["error"]
@@ -399,7 +349,8 @@ def test_an_interrupt_is_passed_on_and_ends_the_engine(bench: Bench, monkeypatch
 def test_a_closed_engine_takes_nothing(bench: Bench) -> None:
     with bench.engine as engine:
         engine.add_request("r", "z", params())
-    assert bench.runner.is_closed
+    with pytest.raises(InvariantError, match="closed"):
+        bench.backend.stream().launch(lambda: None)
     engine.abort_request("r")
     assert not engine.has_unfinished()
     with pytest.raises(EngineFailedError, match="the engine is closed"):
@@ -408,13 +359,10 @@ def test_a_closed_engine_takes_nothing(bench: Bench) -> None:
         engine.step()
 
 
-@pytest.mark.parametrize("core", [Scheduler, reference.Scheduler])
-def test_random_traffic_leaks_nothing_and_ends_every_request_once(tokenizer: Tokenizer, core: type) -> None:
+def test_random_traffic_leaks_nothing_and_ends_every_request_once(make_bench: MakeBench) -> None:
     generator = np.random.default_rng(5)
-    for case in range(12):
-        bench = Bench(
-            tokenizer,
-            core=core,
+    for case in range(6):
+        bench = make_bench(
             num_blocks=int(generator.integers(9, 20)),
             chunked_prefill=bool(case % 2),
             max_num_batched_tokens=64,

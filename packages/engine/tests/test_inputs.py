@@ -22,11 +22,16 @@ import pytest
 import torch
 
 from thalweg.cache import MetadataShape
-from thalweg.engine.inputs import PLACEHOLDER_SEQUENCE, InputBuilder, StepInputs
+from thalweg.engine.device import Prepared
+from thalweg.engine.inputs import PLACEHOLDER_SEQUENCE, InputBuilder
+from thalweg.engine.model_inputs import ModelInputs
 from thalweg.engine.requests import SamplingRow
 from thalweg.engine.sampler_inputs import build_sampler_inputs
 from thalweg.engine.token_rows import IMAGE_MARK, CompressedVocabulary, build_token_rows
+from thalweg.engine.upload import Uploader
 from thalweg.interfaces import StepKind, StepPlan, StepStats
+from thalweg.kernels import bind
+from thalweg.kernels.backends.cpu import CpuBackend
 from thalweg.model.metadata import DecodeMetadata, PrefillMetadata
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -86,7 +91,7 @@ def make_plan(kind: StepKind, sequences: list[dict[str, Any]], look_back: int, d
         finished_ids=no_ids,
         dropped_ids=no_ids,
         restarted_ids=no_ids,
-        stats=StepStats(0, 0, 0, 0.0, 0.0, 0, 0, 0, 0, 0, 0, 0),
+        stats=StepStats(0, 0, 0, 0.0, 0.0, *[0] * 15),
     )
 
 
@@ -113,14 +118,18 @@ def sampling_row(values: dict[str, Any]) -> SamplingRow:
     )
 
 
-def build(case: dict[str, Any], kind: StepKind, draft_length: int = 0) -> StepInputs:
+def build(case: dict[str, Any], kind: StepKind, draft_length: int = 0) -> Prepared:
+    """The inputs of a step that the host knows everything about, completed on the device."""
     given = case["input"]
     vocabulary = identity_vocabulary(case)
     ratios = tuple(sorted(given["sparse_compress_ratios"] + given["dense_compress_ratios"]))
     shape = MetadataShape(given["block_size"], given["window_size"], given["swa_block_size"], ratios)
     plan = make_plan(kind, given["seqs"], vocabulary.max_ngram_size, draft_length)
-    rows = [sampling_row({})] * len(given["seqs"])
-    return InputBuilder(shape, given.get("max_num_blocks", 64), vocabulary).build(plan, rows)
+    backend = CpuBackend()
+    device = ModelInputs(
+        backend, bind("cpu"), Uploader(backend), shape, given.get("max_num_blocks", 64), vocabulary, 1000
+    )
+    return device.prepare(InputBuilder(shape, vocabulary).build(plan), None)
 
 
 def assert_per_ratio_equal(ours: dict[int, torch.Tensor], recorded: dict[str, dict[str, Any]]) -> None:
@@ -187,8 +196,6 @@ def test_sampler_inputs_equal_the_recorded_ones(index: int) -> None:
     kind = StepKind.PREFILL if given["is_prompt"] else StepKind.DECODE
     plan = make_plan(kind, given["seqs"], 1, given["nextn"])
     inputs = build_sampler_inputs(plan, [sampling_row(sequence.get("sp", {})) for sequence in given["seqs"]])
-    if given["yoco_mode"] != "compact":
-        assert_equal(inputs.selected_rows, recorded["selected_token_indices"])
     assert_equal(inputs.temperatures, recorded["temperatures"])
     assert_equal(inputs.top_ps, recorded["top_ps"])
     assert_equal(inputs.top_ks, recorded["top_ks"])
@@ -230,4 +237,4 @@ def test_later_rows_of_a_step_use_far_away_positions() -> None:
     sequence = {"tokens": [3, 4], "q": 3, "k": 4, "blocks": [1], "state": 1, "drafts": [7, 8]}
     row = SamplingRow(1.0, 1.0, -1, 0, 0, np.array([1]))
     inputs = build_sampler_inputs(make_plan(StepKind.DECODE, [sequence], 1, 2), [row])
-    assert inputs.row_positions.tolist() == [2, 2 + 10000019, 2 + 2 * 10000019]
+    assert inputs.row_positions().tolist() == [2, 2 + 10000019, 2 + 2 * 10000019]

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from thalweg.engine import LLM, CacheConfig, EngineConfig, RequestOutput, SamplingParams, SchedulerConfig
-from thalweg.engine.runner import ModelRunner
+from thalweg.engine.model_device import ModelDevice
 from thalweg.interfaces import BackendUnavailableError, CapacityError, CheckpointError, ConfigError
 from thalweg.model import write_random_checkpoint
 
@@ -111,15 +111,15 @@ def test_memory_that_nobody_holds_is_never_read(
 ) -> None:
     with LLM(checkpoint, **OPTIONS) as llm:
         engine = llm.engine
-        runner = engine._runner
-        assert isinstance(runner, ModelRunner)
+        device = engine._runner.device  # type: ignore[attr-defined]
+        assert isinstance(device, ModelDevice)
         finals = {}
         for index, (prompt, one) in enumerate(zip(prompts, params, strict=True)):
             engine.add_request(str(index), prompt, one)
         while engine.has_unfinished():
             state = engine.scheduler.debug_state()
-            runner.pools.blocks[list(state["free_blocks"])] = 0xFF
-            runner.pools.states[list(state["free_state_slots"])] = 0xFF
+            device.pools.blocks[list(state["free_blocks"])] = 0xFF
+            device.pools.states[list(state["free_state_slots"])] = 0xFF
             finals |= {output.request_id: output for output in engine.step() if output.finished}
     assert tokens([finals[str(index)] for index in range(len(prompts))]) == expected
 

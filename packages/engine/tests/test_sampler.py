@@ -1,11 +1,15 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
 from thalweg.engine.sampler import Sampler
 from thalweg.engine.sampler_inputs import SamplerInputs
+from thalweg.engine.upload import Uploader
 from thalweg.interfaces import InvariantError
 from thalweg.kernels import bind
+from thalweg.kernels.backends.cpu import CpuBackend
 
 NO_PAIRS: list[tuple[int, int]] = []
 
@@ -21,7 +25,8 @@ def make_inputs(
     count = len(temperatures)
     pairs = np.array(forbidden, np.int64).reshape(-1, 2)
     return SamplerInputs(
-        selected_rows=np.arange(count),
+        sequence_ids=np.arange(count),
+        has_drafts=False,
         sequence_rows=np.arange(count),
         first_rows=np.arange(count),
         temperatures=np.array(temperatures, np.float32),
@@ -29,6 +34,7 @@ def make_inputs(
         top_ks=np.full(count, top_k, np.int32),
         seeds=np.array(range(count) if seeds is None else seeds, np.uint64),
         sample_positions=np.arange(count) + 5,
+        eos_token_ids=np.full(count, -1, np.int32),
         forbidden_rows=pairs[:, 0].copy(),
         forbidden_ids=pairs[:, 1].copy(),
     )
@@ -36,7 +42,7 @@ def make_inputs(
 
 @pytest.fixture
 def sampler() -> Sampler:
-    return Sampler(bind("cpu"))
+    return Sampler(bind("cpu"), Uploader(CpuBackend()))
 
 
 @pytest.fixture
@@ -51,7 +57,7 @@ def test_greedy_rows_take_the_lowest_id_among_the_largest(sampler: Sampler, logi
     for temperatures in ([0.0] * 6, [0.0, 0.0, 0.0, 1.0, 1.0, 1.0]):
         drawn = sampler.sample(logits.clone(), make_inputs(temperatures)).token_ids
         assert drawn[:3].tolist() == expected[:3].tolist()
-    assert drawn.dtype == np.int32
+    assert drawn.dtype == torch.int32
 
 
 def test_a_row_draws_the_same_token_alone_and_in_a_batch(sampler: Sampler, logits: torch.Tensor) -> None:
@@ -98,5 +104,17 @@ def test_a_row_that_is_not_numbers_is_marked_and_harms_no_other(
 
 
 def test_rows_without_a_sequence_are_our_bug(sampler: Sampler, logits: torch.Tensor) -> None:
-    with pytest.raises(InvariantError, match="6 rows of logits for 2 sequences"):
+    with pytest.raises(InvariantError, match="6 rows of logits for 2 sampled rows"):
         sampler.sample(logits, make_inputs([1.0, 1.0]))
+
+
+def test_coupled_rows_draw_by_the_index_of_their_own_token(logits: torch.Tensor) -> None:
+    """Three rows of one step say what three steps of one row each would."""
+    sampler = Sampler(bind("cpu"), Uploader(CpuBackend()), is_coupled=True)
+    one_step = make_inputs([1.0], seeds=[7])
+    one_step.sample_positions[:] = 20
+    rows = replace(one_step, sequence_rows=np.zeros(3, np.int64))
+    together = sampler.sample(logits[:3].clone(), rows).token_ids.tolist()
+    for row in range(3):
+        one_step.sample_positions[:] = 20 + row
+        assert sampler.sample(logits[row : row + 1].clone(), one_step).token_ids.tolist() == [together[row]]

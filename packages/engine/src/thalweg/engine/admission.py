@@ -118,6 +118,7 @@ class Admission:
             seed=drawn if params.seed is None else params.seed,
             min_tokens=params.min_tokens,
             forbidden_ids=np.array(sorted(ending), np.int64),
+            eos_token_id=-1 if params.ignore_eos else self._tokenizer.eos_token_id,
         )
 
 

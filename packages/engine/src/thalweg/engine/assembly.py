@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from thalweg.cache import CacheGeometry, CachePools, MetadataShape, compute_layout
 from thalweg.engine.admission import Admission, Limits
@@ -10,12 +12,16 @@ from thalweg.engine.checkpoint import checkpoint_directory
 from thalweg.engine.config import EngineConfig
 from thalweg.engine.engine import LLMEngine
 from thalweg.engine.inputs import InputBuilder
-from thalweg.engine.pool_sizes import size_pools
-from thalweg.engine.runner import ModelRunner
+from thalweg.engine.model_device import ModelDevice
+from thalweg.engine.model_inputs import ModelInputs
+from thalweg.engine.pool_sizes import PoolSizes, size_pools
+from thalweg.engine.runner import StreamRunner
 from thalweg.engine.sampler import Sampler
+from thalweg.engine.timeline import Timeline
 from thalweg.engine.token_rows import CompressedVocabulary
 from thalweg.engine.tokenizer import Tokenizer
-from thalweg.interfaces import load_backend
+from thalweg.engine.upload import Uploader
+from thalweg.interfaces import Backend, Communicator, Drafter, load_backend
 from thalweg.kernels import bind
 from thalweg.model import Model, ModelConfig
 from thalweg.scheduler import Scheduler
@@ -23,9 +29,21 @@ from thalweg.scheduler import Scheduler
 _LOG = logging.getLogger(__name__)
 
 
-def build_engine(config: EngineConfig) -> LLMEngine:
+def build_engine(
+    config: EngineConfig,
+    *,
+    communicator: Communicator | None = None,
+    timeline: Timeline | None = None,
+    drafter: Drafter | None = None,
+    step_times: Sequence[tuple[int, float]] = (),
+    model: Model | None = None,
+    core: Callable[..., Any] = Scheduler,
+) -> LLMEngine:
     """Load the checkpoint and wire everything together.
 
+    communicator: of the data-parallel group that this rank steps with. timeline: records what host and device do.
+    drafter: proposes drafts, which are verified by matching. step_times: (query tokens, milliseconds) of decode steps;
+    given, verify lengths vary. model: this checkpoint, loaded before, to share its weights. core: makes the scheduler.
     Raises ConfigError for options or config values that are not supported, CheckpointError for a damaged checkpoint,
     CapacityError when the cache would be too small, BackendUnavailableError for a backend that is not installed.
     """
@@ -40,29 +58,73 @@ def build_engine(config: EngineConfig) -> LLMEngine:
         vocab_size=facts.vocab_size,
     )
     backend = load_backend(config.backend.name)
+    backend.guard.enabled = config.backend.sync_guard
     ops = bind(backend.name, dict(config.backend.kernels), config.backend.batch_invariant, registry=backend.registry)
-    geometry = cache_geometry(facts, config)
-    sizes = size_pools(config, compute_layout(geometry))
+    draft_length = 0 if drafter is None else drafter.draft_length
+    geometry = cache_geometry(facts, config, draft_length)
+    sizes = size_pools(config, compute_layout(geometry), draft_length=draft_length)
     # Everything that can refuse the options comes before the weights, which may take long to load.
-    scheduler = Scheduler(
+    scheduler = core(
         config.scheduler,
         num_blocks=sizes.num_blocks,
         num_state_slots=sizes.num_state_slots,
         block_size=geometry.tokens_per_block,
-        draft_length=config.speculation.draft_length or 0,
+        draft_length=draft_length,
         tail_length=facts.engram_max_ngram_size if facts.engram_layer_ids else 1,
         vocab_size=facts.vocab_size,
     )
+    if step_times:
+        scheduler.set_step_time_curve(step_times)
     limits = Limits(facts.vocab_size, config.scheduler.max_model_len, geometry.tokens_per_block, sizes.num_blocks)
     admission = Admission(tokenizer, limits, config.seed)
-    model = Model.load(path, mode=config.mode, arithmetic=config.arithmetic, ops=ops)
-    pools = CachePools(geometry, sizes.num_blocks, sizes.num_state_slots, backend.device)
-    inputs = InputBuilder(MetadataShape.of(geometry), sizes.table_width, compressed_vocabulary(model), backend.device)
+    if model is None:
+        model = Model.load(path, mode=config.mode, arithmetic=config.arithmetic, ops=ops)
+    runner = StreamRunner(
+        backend,
+        build_device(backend, ops, model, geometry, sizes, drafter),
+        InputBuilder(MetadataShape.of(geometry), compressed_vocabulary(model)),
+        has_variable_length=bool(step_times),
+        check_lengths=config.backend.check_lengths,
+        timeline=timeline,
+    )
     _LOG.info("loaded %s: %d cache blocks, %d state slots", path, sizes.num_blocks, sizes.num_state_slots)
-    return LLMEngine(scheduler, ModelRunner(model, pools, inputs, Sampler(ops)), tokenizer, admission)
+    return LLMEngine(
+        scheduler,
+        runner,
+        tokenizer,
+        admission,
+        is_async=config.scheduler.async_scheduling,
+        communicator=communicator,
+        timeline=timeline,
+    )
 
 
-def cache_geometry(facts: ModelConfig, config: EngineConfig) -> CacheGeometry:
+def build_device(
+    backend: Backend, ops: Any, model: Model, geometry: CacheGeometry, sizes: PoolSizes, drafter: Drafter | None
+) -> ModelDevice:
+    """The device work of a model, with a cache of its own."""
+    upload = Uploader(backend)
+    return ModelDevice(
+        backend,
+        ops,
+        upload,
+        model,
+        CachePools(geometry, sizes.num_blocks, sizes.num_state_slots, backend.device),
+        ModelInputs(
+            backend,
+            ops,
+            upload,
+            MetadataShape.of(geometry),
+            sizes.table_width,
+            compressed_vocabulary(model),
+            model.config.vocab_size,
+        ),
+        Sampler(ops, upload, is_coupled=drafter is not None),
+        drafter,
+    )
+
+
+def cache_geometry(facts: ModelConfig, config: EngineConfig, draft_length: int = 0) -> CacheGeometry:
     """What the cache layout needs to know about a checkpoint."""
     return CacheGeometry(
         num_layers=facts.num_hidden_layers,
@@ -72,7 +134,7 @@ def cache_geometry(facts: ModelConfig, config: EngineConfig) -> CacheGeometry:
         head_dim=facts.head_dim,
         index_head_dim=facts.index_head_dim,
         window_size=facts.sliding_window,
-        draft_length=config.speculation.draft_length or 0,
+        draft_length=draft_length,
         fp4_main=facts.use_fp4_sparse_kv,
         plain=config.mode == "plain",
     )

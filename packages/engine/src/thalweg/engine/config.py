@@ -124,6 +124,8 @@ class EngineConfig:
         for section, kind in _SECTIONS.items():
             if not isinstance(getattr(self, section), kind):
                 raise ConfigError(f"{section} is {shown(getattr(self, section))}; it must be a {kind.__name__}")
+        reason = "this version hands no prompts from engine to engine"
+        require_default("engine_type", self.scheduler.engine_type, "normal", reason)
         if self.scheduler.policy == "reference" and self.scheduler.lookahead_tokens > 1:
             raise ConfigError(
                 f"lookahead_tokens is {self.scheduler.lookahead_tokens}; with policy 'reference' it must be 0 or 1, "
@@ -312,7 +314,21 @@ FIELDS: tuple[Field, ...] = (
         "decode steps between votes while a prompt is half computed",
     ),
     Field("policy", "scheduler", "policy", _parse_text, "scheduling rules", ("default", "reference")),
-    Field("async_scheduling", "scheduler", "async_scheduling", parse_bool, "plan one step ahead (not available yet)"),
+    Field(
+        "engine_type",
+        "scheduler",
+        "engine_type",
+        _parse_text,
+        "prefill and decode, or one of them",
+        ("normal", "prompt", "completion"),
+    ),
+    Field(
+        "async_scheduling",
+        "scheduler",
+        "async_scheduling",
+        parse_bool,
+        "launch each decode step before the result of the last",
+    ),
     Field(
         "num_blocks", "cache", "num_blocks", _parse_optional_int, "cache blocks of 128 tokens, the null one included"
     ),
@@ -351,6 +367,8 @@ FIELDS: tuple[Field, ...] = (
     Field("kernels", "backend", "kernels", _parse_pairs, "op=provider pairs that override the kernel selection"),
     Field("batch_invariant", "backend", "batch_invariant", parse_bool, "demand logits that do not depend on the batch"),
     Field("graphs", "backend", "graphs", parse_bool, "capture decode steps as graphs where the backend has graphs"),
+    Field("sync_guard", "backend", "sync_guard", parse_bool, "refuse to wait for the device while launching a step"),
+    Field("check_lengths", "backend", "check_lengths", parse_bool, "compare lengths on device and host in every step"),
     Field("replay", "replay", "mode", _parse_text, "bounded replay of long prompts", ("off", "mask", "compact")),
     Field("replay_keep_tokens", "replay", "keep_tokens", int, "prompt tokens that the consumer layers recompute"),
 )

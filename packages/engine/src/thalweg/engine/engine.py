@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, Self
 
 import numpy as np
@@ -13,21 +14,23 @@ from thalweg.engine.admission import Admission
 from thalweg.engine.inflight import InflightStep, Runner
 from thalweg.engine.post_process import PostProcessor
 from thalweg.engine.requests import RequestTable, SamplingRow
-from thalweg.engine.sampler import Sampled
 from thalweg.engine.stats import StepStatistics
+from thalweg.engine.timeline import NullTimeline, Timeline
 from thalweg.engine.tokenizer import Tokenizer
 from thalweg.interfaces import (
+    Communicator,
     FinishReason,
     InvariantError,
     RequestError,
     RequestOutput,
     SamplingParams,
     Scheduler,
+    StepCorrection,
+    StepKind,
     StepPlan,
-    StepResult,
     ThalwegError,
 )
-from thalweg.scheduler.vote import run_local_vote
+from thalweg.scheduler.vote import plan_step, share_flags
 
 _LOG = logging.getLogger(__name__)
 
@@ -42,15 +45,37 @@ class LLMEngine:
     It is built from its parts, which `thalweg.engine.assembly.build_engine` makes from an `EngineConfig`. Used from one
     thread. A request that is refused raises in `add_request`; one that fails later ends with `error` set; neither
     touches its neighbours.
+
+    is_async: as the scheduler was told. A decode step then stays in flight, and its outputs come with the next call of
+    `step`. communicator: of the data-parallel group whose ranks step together; None = alone. timeline: records what the
+    host and the device do.
     """
 
-    def __init__(self, scheduler: Scheduler, runner: Runner, tokenizer: Tokenizer, admission: Admission) -> None:
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        runner: Runner,
+        tokenizer: Tokenizer,
+        admission: Admission,
+        *,
+        is_async: bool = False,
+        communicator: Communicator | None = None,
+        timeline: Timeline | None = None,
+    ) -> None:
         self._scheduler = scheduler
         self._runner = runner
         self._tokenizer = tokenizer
         self._admission = admission
+        self._is_async = is_async
+        self._communicator = communicator
+        self._timeline = NullTimeline() if timeline is None else timeline
         self._table = RequestTable()
         self._post_processor = PostProcessor(self._table)
+        self._inflight: InflightStep | None = None
+        """The launched step that is not post-processed yet."""
+        self._is_group_unfinished = communicator is not None
+        """What the ranks said to each other last."""
+        self._processed_s = 0.0
         self._ready: list[RequestOutput] = []
         self._failure: str | None = None
         self._is_closed = False
@@ -64,6 +89,11 @@ class LLMEngine:
     def scheduler(self) -> Scheduler:
         """For statistics and tests; planning is the engine's."""
         return self._scheduler
+
+    @property
+    def is_async(self) -> bool:
+        """Whether decode steps overlap."""
+        return self._is_async
 
     def add_request(
         self,
@@ -97,21 +127,13 @@ class LLMEngine:
     def step(self) -> list[RequestOutput]:
         """Run one step and return the requests that changed, each with everything it has so far.
 
-        If the step fails, every unfinished request ends with the reason and the engine takes no more.
+        With a communicator every call agrees once with the other ranks, so all of them call it equally often. If the
+        step fails, every unfinished request ends with the reason and the engine takes no more.
         """
         if self._is_closed:
             raise EngineFailedError("the engine is closed")
-        outputs, self._ready = self._ready, []
-        if self._failure is not None or not self._scheduler.has_unfinished:
-            return outputs
-        try:
-            return outputs + self._finish(self._launch())
-        except Exception as error:
-            _LOG.exception("step failed; ending %d requests", len(self._table))
-            return outputs + self._fail(f"{type(error).__name__}: {error}")
-        except BaseException as error:
-            self._ready += outputs + self._fail(f"interrupted by {type(error).__name__}")
-            raise
+        self._attempt(self._step)
+        return self._take_ready()
 
     def abort_request(self, request_ids: str | Sequence[str]) -> int:
         """End these requests and return how many were unfinished; their final outputs come with the next step."""
@@ -122,19 +144,25 @@ class LLMEngine:
         return len(states)
 
     def flush(self) -> list[RequestOutput]:
-        """Outputs that need no further step: post-processes what is in flight. Steps here are finished in place."""
-        outputs, self._ready = self._ready, []
-        return outputs
+        """Outputs that need no further step: post-processes what is in flight, waiting for it."""
+        self._attempt(self._process_inflight)
+        return self._take_ready()
 
     def hand_back(self, outputs: Sequence[RequestOutput]) -> None:
         """Return these outputs again with the next `step` or `flush`: a caller who met those of another gives them."""
         self._ready += outputs
 
     def has_unfinished(self) -> bool:
-        """Whether `step` has anything left to do or to return; true for one step more after the last token."""
+        """Whether `step` has anything left to do or to return; true for one step more after the last token.
+
+        Local: it asks no other rank, but remembers what they said in the last step.
+        """
         if self._is_closed:
             return False
-        return bool(self._ready) or (self._failure is None and self._scheduler.has_unfinished)
+        if self._failure is not None:
+            return bool(self._ready)
+        is_busy = self._inflight is not None or self._scheduler.has_unfinished
+        return bool(self._ready) or is_busy or self._is_group_unfinished
 
     @property
     def failure(self) -> str | None:
@@ -145,6 +173,7 @@ class LLMEngine:
         """Release the model and the cache. Unfinished requests are dropped."""
         if not self._is_closed:
             self._is_closed = True
+            self._inflight = None
             self._runner.close()
 
     def __enter__(self) -> Self:
@@ -153,25 +182,67 @@ class LLMEngine:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _launch(self) -> InflightStep:
-        started = time.perf_counter()
-        plan = run_local_vote(self._scheduler)
-        forwarded = self._runner.run(plan, [self._sampling_row(row) for row in plan.sequence_ids.tolist()])
+    def _step(self) -> None:
+        """One iteration: plan and launch step N, post-process N-1 while N runs, then sample N."""
+        with self._span("plan"):
+            plan = self._plan()
+        if plan is None:
+            self._process_inflight()
+            return
+        with self._span("launch", plan):
+            step = self._runner.launch(plan, self._inflight)
+        self._process_inflight()
+        with self._span("sample", plan):
+            correction = self._correct(step)
+            self._runner.sample(step, correction, self._sampling_rows(plan, correction))
         self._scheduler.release(plan.step)
-        return InflightStep(plan, forwarded, started)
+        self._inflight = step
+        if not (self._is_async and plan.kind is StepKind.DECODE and plan.sequence_ids.size):
+            self._process_inflight()
 
-    def _finish(self, inflight: InflightStep) -> list[RequestOutput]:
-        plan, sampled = inflight.plan, inflight.forwarded.sampled
-        outcome = self._scheduler.process(_result(plan, sampled))
-        processed = self._post_processor.process(plan, outcome, sampled.broken_rows)
-        self._abort_sequences(processed.stopped_ids)
+    def _plan(self) -> StepPlan | None:
+        """The next plan; None when no rank of the group has anything left."""
+        if self._communicator is None and not self._scheduler.has_unfinished:
+            return None
+        flags = share_flags(self._scheduler, self._communicator)
+        self._is_group_unfinished = self._communicator is not None and flags.unfinished
+        return plan_step(self._scheduler, self._communicator, flags) if flags.unfinished else None
+
+    def _process_inflight(self) -> None:
+        """Wait for the step in flight and turn its results into outputs; nothing is in flight afterwards."""
+        step, self._inflight = self._inflight, None
+        if step is None:
+            return
+        with self._span("wait", step.plan):
+            collected = self._runner.collect(step)
+        with self._span("process", step.plan):
+            outcome = self._scheduler.process(collected.result)
+        with self._span("outputs", step.plan):
+            processed = self._post_processor.process(step.plan, outcome, collected.broken_rows)
+            self._ready += processed.outputs
+            self._abort_sequences(processed.stopped_ids)
+        now = time.perf_counter()
         self.statistics.record(
-            plan,
+            step.plan,
             num_output_tokens=int(outcome.token_ids.size),
-            forward_s=inflight.forwarded.forward_s,
-            step_s=time.perf_counter() - inflight.started_s,
+            forward_s=collected.forward_s,
+            step_s=now - max(step.started_s, self._processed_s),
         )
-        return processed.outputs
+        self._processed_s = now
+
+    def _correct(self, step: InflightStep) -> StepCorrection | None:
+        """Bring a decode step up to date, now that the one before it was processed."""
+        if not self._is_async or step.plan.kind is not StepKind.DECODE:
+            return None
+        return self._scheduler.correct(step.plan.step, self._runner.query_lengths(step))
+
+    def _sampling_rows(self, plan: StepPlan, correction: StepCorrection | None) -> list[SamplingRow]:
+        """How to sample each row. A request may have ended since its row was planned, if a step was in flight then."""
+        is_live = [True] * plan.sequence_ids.size if correction is None else correction.is_live.tolist()
+        return [
+            self._sampling_row(sequence_id) if live else SamplingRow.neutral()
+            for sequence_id, live in zip(plan.sequence_ids.tolist(), is_live, strict=True)
+        ]
 
     def _sampling_row(self, sequence_id: int) -> SamplingRow:
         state = self._table.by_sequence(sequence_id)
@@ -183,25 +254,33 @@ class LLMEngine:
         if sequence_ids and self._failure is None:
             self._scheduler.abort(sequence_ids)
 
-    def _fail(self, reason: str) -> list[RequestOutput]:
+    def _attempt(self, work: Callable[[], None]) -> None:
+        """Do a part of the loop; if it fails, every request ends with the reason."""
+        if self._is_closed or self._failure is not None:
+            return
+        try:
+            work()
+        except Exception as error:
+            _LOG.exception("step failed; ending %d requests", len(self._table))
+            self._fail(f"{type(error).__name__}: {error}")
+        except BaseException as error:
+            self._fail(f"interrupted by {type(error).__name__}")
+            raise
+
+    def _fail(self, reason: str) -> None:
         self._failure = reason
-        return self._post_processor.end(list(self._table), FinishReason.ERROR, f"the engine failed: {reason}")
+        self._inflight = None
+        self._ready += self._post_processor.end(list(self._table), FinishReason.ERROR, f"the engine failed: {reason}")
+
+    def _take_ready(self) -> list[RequestOutput]:
+        outputs, self._ready = self._ready, []
+        return outputs
+
+    def _span(self, name: str, plan: StepPlan | None = None) -> AbstractContextManager[None]:
+        return self._timeline.span("host", name, **({} if plan is None else {"step": plan.step}))
 
     def _check_alive(self) -> None:
         if self._is_closed:
             raise EngineFailedError("the engine is closed")
         if self._failure is not None:
             raise EngineFailedError(f"the engine failed and takes no more requests: {self._failure}")
-
-
-def _result(plan: StepPlan, sampled: Sampled) -> StepResult:
-    num_rows = plan.sequence_ids.size
-    no_drafts = np.zeros((num_rows, plan.draft_token_ids.shape[1]), np.int32)
-    return StepResult(
-        step=plan.step,
-        sampled_token_ids=sampled.token_ids,
-        accepted_token_ids=no_drafts,
-        draft_token_ids=no_drafts,
-        confidences=np.zeros(no_drafts.shape, np.float32),
-        row_status=None,
-    )

@@ -3,36 +3,71 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
+from thalweg.engine.device import Forwarded, Prepared, Sampled
 from thalweg.engine.requests import SamplingRow
-from thalweg.engine.sampler import Sampled
-from thalweg.interfaces import StepPlan
+from thalweg.interfaces import StepCorrection, StepPlan, StepResult
+from thalweg.interfaces.backend import Event, Launched
+
+
+@dataclass(slots=True)
+class InflightStep:
+    """A launched step: everything that is kept of it until it is post-processed.
+
+    Between two calls of `LLMEngine.step` at most one exists. A plan without rows runs nothing and has no results.
+    """
+
+    plan: StepPlan
+    started_s: float
+    prepared: Launched[Prepared] | None = None
+    prepared_event: Event | None = None
+    """Passes when the verify lengths of this step are settled."""
+    is_redistributed: bool = False
+    """The device shares out the verify lengths; the planned ones do not hold."""
+    forwarded: Launched[Forwarded] | None = None
+    correction: StepCorrection | None = None
+    """What the scheduler knew better when the step before had been processed."""
+    sampled: Launched[Sampled] | None = None
+    sampled_event: Event | None = None
+    device_s: dict[str, float] = field(default_factory=dict)
+    """Seconds of the device per part of the step; complete once `sampled_event` has passed."""
 
 
 @dataclass(frozen=True, slots=True)
-class Forwarded:
-    """What a runner made of a plan."""
+class Collected:
+    """What a finished step brings to the host."""
 
-    sampled: Sampled
+    result: StepResult
+    broken_rows: NDArray[np.bool_]
+    """[N] rows whose newest token is meaningless: its logits held NaN or infinity, or nothing that may be drawn."""
     forward_s: float
-    """Wall clock inside the model."""
+    """Inside the model."""
+    sampler_s: float
+    """Drawing, verifying and drafting."""
 
 
 class Runner(Protocol):
-    """Runs the model on the rows of a plan and samples."""
+    """Runs steps as device work. The calls for one step come in the order below; nothing but the waits blocks."""
 
-    def run(self, plan: StepPlan, sampling: Sequence[SamplingRow]) -> Forwarded:
-        """Copy and clear cache memory as the plan says, then forward and sample. `sampling`: one entry per row."""
+    def launch(self, plan: StepPlan, previous: InflightStep | None) -> InflightStep:
+        """Queue copies and forward pass. previous: the decode step in flight, whose tokens only the device knows."""
 
-    def close(self) -> None: ...
+    def query_lengths(self, step: InflightStep) -> NDArray[np.int32] | None:
+        """[N] verify lengths as the device shared them out, waiting for just that; None: the planned ones hold."""
 
+    def sample(self, step: InflightStep, correction: StepCorrection | None, rows: Sequence[SamplingRow]) -> None:
+        """Queue sampling, verification and drafting.
 
-@dataclass(frozen=True, slots=True)
-class InflightStep:
-    """A launched step. Without asynchronous scheduling it lives and ends inside one call of `LLMEngine.step`."""
+        correction: of an asynchronous decode step; the plan's own numbers otherwise. rows: one entry per row.
+        """
 
-    plan: StepPlan
-    forwarded: Forwarded
-    started_s: float
+    def collect(self, step: InflightStep) -> Collected:
+        """Wait for the step and fetch its results. Raises what its work raised."""
+
+    def close(self) -> None:
+        """Finish what is queued and let go of the device's memory."""

@@ -1,72 +1,81 @@
-"""From a step plan to the tensors of a forward pass and of the sampler.
+"""From a step plan to what the host ships to the device: numpy arrays, per token for prompts, per sequence for decode.
 
-Everything is computed per step in numpy, without a loop over tokens, and becomes tensors at the end.
+A decode step may be launched before the host knows the tokens of the step before it, so its rows are completed on the
+device (`thalweg.engine.model_inputs`). Letters: N sequences, T query tokens, G draft length, R look-back of a plan.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import torch
+from numpy.typing import NDArray
 
-from thalweg.cache import MetadataShape, build_decode_metadata, build_prefill_metadata
-from thalweg.engine.requests import SamplingRow
-from thalweg.engine.sampler_inputs import SamplerInputs, build_sampler_inputs
-from thalweg.engine.token_rows import CompressedVocabulary, build_token_rows
+from thalweg.cache import MetadataShape, PrefillArrays, build_prefill_metadata
+from thalweg.engine.token_rows import CompressedVocabulary, TokenRows, build_token_rows
 from thalweg.interfaces import StepKind, StepPlan
-from thalweg.model.metadata import DecodeMetadata, ForwardBatch, PrefillMetadata
 
 PLACEHOLDER_SEQUENCE = -1
 """Sequence id of a padding row: it runs through the model and leaves no trace."""
 
 
 @dataclass(frozen=True, slots=True)
-class StepInputs:
-    """What the runner hands to the model and to the sampler."""
+class PrefillInputs:
+    """The rows of a prefill step and where they read and write; all of it known to the host."""
 
-    batch: ForwardBatch
-    metadata: PrefillMetadata | DecodeMetadata
-    sampler: SamplerInputs
+    rows: TokenRows
+    metadata: PrefillArrays
+    query_lengths: NDArray[np.int32]
+    """[N]"""
+    context_lengths: NDArray[np.int32]
+    """[N]"""
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeInputs:
+    """The sequences of a decode step as the host knows them."""
+
+    num_rows: int
+    """T; stays what it is when the device shares the rows out anew."""
+    query_lengths: NDArray[np.int32]
+    """[N]"""
+    base_lengths: NDArray[np.int32]
+    """[N] context before the step, if the step in flight commits everything it was planned to."""
+    previous_rows: NDArray[np.int32]
+    """[N] row of the sequence in the step in flight, -1 = none: all of its tokens are known."""
+    state_slots: NDArray[np.int32]
+    """[N]"""
+    block_offsets: NDArray[np.int32]
+    """[N+1]"""
+    block_ids: NDArray[np.int32]
+    """[sum of blocks]"""
+    token_ids: NDArray[np.int32]
+    """[N, 1+G] newest token and drafts; meaningless in rows with a previous row."""
+    ngram_ids: NDArray[np.int64]
+    """[N, 1+G] their compressed ids."""
+    windows: NDArray[np.int64]
+    """[N, G + look-back] compressed ids before the step: with a previous row the committed look-back, then the drafts
+    in flight; otherwise the look-back without the newest token, then unused columns."""
+    is_placeholder: NDArray[np.bool_]
+    """[N]"""
+
+
+StepInputs = PrefillInputs | DecodeInputs
 
 
 class InputBuilder:
-    """Builds the inputs of any plan of one deployment.
+    """Builds the inputs of any plan of one deployment. shape: the lengths of the cache."""
 
-    shape: the lengths of the cache. table_width: columns of the block tables of a decode step.
-    """
-
-    def __init__(
-        self,
-        shape: MetadataShape,
-        table_width: int,
-        vocabulary: CompressedVocabulary,
-        device: torch.device | str = "cpu",
-    ) -> None:
+    def __init__(self, shape: MetadataShape, vocabulary: CompressedVocabulary) -> None:
         self._shape = shape
-        self._table_width = table_width
         self._vocabulary = vocabulary
-        self._device = device
 
-    def build(self, plan: StepPlan, sampling: Sequence[SamplingRow]) -> StepInputs:
-        """Inputs of a plan with at least one row; `sampling` holds one entry per row."""
-        rows = build_token_rows(plan, self._vocabulary)
-        placeholder = plan.sequence_ids == PLACEHOLDER_SEQUENCE
-        valid = None if not placeholder.any() else self._tensor(~placeholder[rows.sequence_rows])
-        batch = ForwardBatch(
-            token_ids=self._tensor(rows.token_ids),
-            positions=self._tensor(rows.positions),
-            ngram_ids=self._tensor(rows.ngram_ids),
-            valid_mask=valid,
-        )
-        is_prefill = plan.kind is StepKind.PREFILL
-        metadata = self._prefill(plan) if is_prefill else self._decode(plan, placeholder)
-        return StepInputs(batch, metadata, build_sampler_inputs(plan, sampling))
+    def build(self, plan: StepPlan) -> StepInputs:
+        """Inputs of a plan with at least one row."""
+        return self._prefill(plan) if plan.kind is StepKind.PREFILL else self._decode(plan)
 
-    def _prefill(self, plan: StepPlan) -> PrefillMetadata:
-        arrays = build_prefill_metadata(
+    def _prefill(self, plan: StepPlan) -> PrefillInputs:
+        metadata = build_prefill_metadata(
             self._shape,
             plan.query_lengths,
             plan.context_lengths,
@@ -75,28 +84,29 @@ class InputBuilder:
             plan.block_ids,
             plan.window_valid_start,
         )
-        return PrefillMetadata(**self._tensors(arrays.metadata()))
+        rows = build_token_rows(plan, self._vocabulary)
+        return PrefillInputs(rows, metadata, plan.query_lengths, plan.context_lengths)
 
-    def _decode(self, plan: StepPlan, is_placeholder: Any) -> DecodeMetadata:
-        arrays = build_decode_metadata(
-            self._shape,
-            plan.query_lengths,
-            plan.context_lengths,
-            plan.state_slots,
-            plan.block_offsets,
-            plan.block_ids,
-            self._table_width,
-            is_placeholder,
+    def _decode(self, plan: StepPlan) -> DecodeInputs:
+        token_ids = np.concatenate((plan.tail_token_ids[:, -1:], plan.draft_token_ids), axis=1)
+        look_back = self._vocabulary.max_ngram_size - 1
+        history = plan.tail_token_ids[:, plan.tail_token_ids.shape[1] - 1 - look_back :]
+        has_previous = (plan.previous_rows >= 0)[:, None]
+        windows = np.where(
+            has_previous,
+            np.concatenate((history[:, 1:], plan.draft_token_ids), axis=1),
+            np.concatenate((history[:, :-1], np.full_like(plan.draft_token_ids, -1)), axis=1),
         )
-        return DecodeMetadata(**self._tensors(arrays.metadata()))
-
-    def _tensors(self, fields: dict[str, Any]) -> dict[str, Any]:
-        return {name: self._convert(value) for name, value in fields.items()}
-
-    def _convert(self, value: Any) -> Any:
-        if isinstance(value, dict):
-            return {ratio: self._convert(item) for ratio, item in value.items()}
-        return self._tensor(value) if isinstance(value, np.ndarray) else value
-
-    def _tensor(self, array: np.ndarray[Any, Any]) -> torch.Tensor:
-        return torch.from_numpy(np.ascontiguousarray(array)).to(self._device)
+        return DecodeInputs(
+            num_rows=int(plan.query_lengths.sum()),
+            query_lengths=plan.query_lengths,
+            base_lengths=plan.context_lengths - plan.query_lengths,
+            previous_rows=plan.previous_rows,
+            state_slots=plan.state_slots,
+            block_offsets=plan.block_offsets,
+            block_ids=plan.block_ids,
+            token_ids=token_ids,
+            ngram_ids=self._vocabulary.compress(token_ids),
+            windows=self._vocabulary.compress(windows),
+            is_placeholder=plan.sequence_ids == PLACEHOLDER_SEQUENCE,
+        )

@@ -31,16 +31,19 @@ class PoolSizes:
     table_width: int
 
 
-def size_pools(config: EngineConfig, layout: CacheLayout, total_bytes: int | None = None) -> PoolSizes:
+def size_pools(
+    config: EngineConfig, layout: CacheLayout, total_bytes: int | None = None, *, draft_length: int = 0
+) -> PoolSizes:
     """Sizes for a deployment on the CPU.
 
-    total_bytes: memory of the device; None asks the host. Without `num_blocks` the cache holds `max_num_seqs`
-    sequences of `max_model_len` tokens, or as many blocks as the memory fraction allows if that is less.
+    Positions run past `max_model_len` by the drafts of a step and, with asynchronous scheduling, by what the step in
+    flight may commit. total_bytes: memory of the device; None asks the host. Without `num_blocks` the cache holds
+    `max_num_seqs` sequences of `max_model_len` tokens, or as many blocks as the memory fraction allows if that is less.
     Raises CapacityError when the longest sequence would fill more than 80 % of the blocks, or when the wanted number of
     blocks is more than the device can hold.
     """
     scheduler, cache = config.scheduler, config.cache
-    length = max_sequence_length(scheduler.max_model_len, config.speculation.draft_length or 0)
+    length = max_sequence_length(scheduler.max_model_len, draft_length, asynchronous=scheduler.async_scheduling)
     slots = num_state_slots(scheduler.max_num_seqs, cache.slot_ratio)
     total_bytes = host_memory_bytes() if total_bytes is None else total_bytes
     num_blocks = cache.num_blocks

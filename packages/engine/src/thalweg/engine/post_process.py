@@ -28,6 +28,8 @@ class Processed:
     """Requests that changed, in row order; the last output of a request is final."""
     stopped_ids: list[int]
     """Sequences that the engine ended although the scheduler would go on: to be aborted there."""
+    first_token_s: tuple[float, ...]
+    """Time from arrival to first token, of the requests whose first token came with this step."""
 
 
 class PostProcessor:
@@ -44,7 +46,8 @@ class PostProcessor:
     def process(self, plan: StepPlan, outcome: StepOutcome, broken_rows: NDArray[np.bool_] | None = None) -> Processed:
         """Apply one outcome.
 
-        broken_rows: bool [N], rows whose logits were not numbers; their requests end with an error. None = no such row.
+        broken_rows: bool [N], rows whose newest token came from logits that were not numbers. Their requests end with
+        an error, unless an accepted token before it ended them. None = no such row.
         """
         now = self._clock()
         for sequence_id in plan.restarted_ids.tolist():
@@ -53,6 +56,7 @@ class PostProcessor:
                 state.num_preemptions += 1
         outputs: list[RequestOutput] = []
         stopped: list[int] = []
+        first_token_s: list[float] = []
         offsets = outcome.token_offsets.tolist()
         token_ids = outcome.token_ids.tolist()
         reasons = outcome.finish_reasons.tolist()
@@ -63,10 +67,13 @@ class PostProcessor:
             tokens = token_ids[offsets[row] : offsets[row + 1]]
             if not tokens and not reasons[row]:
                 continue
-            if broken_rows is not None and broken_rows[row]:
-                state.finish(FinishReason.ERROR, now, error="the model produced logits that are not numbers")
+            had_tokens = bool(state.token_ids)
+            if broken_rows is not None and broken_rows[row] and len(tokens) == outcome.num_accepted[row]:
+                _advance_to_broken(state, tokens[:-1], now)
             else:
                 _advance(state, tokens, reasons[row], now)
+            if state.first_token_s is not None and not had_tokens:
+                first_token_s.append(state.first_token_s - state.arrival_s)
             if state.is_finished:
                 self._table.remove(state)
                 if not reasons[row]:
@@ -79,7 +86,7 @@ class PostProcessor:
                 state.finish(reason, now, error=_CLOSED_ERRORS.get(reason))
                 self._table.remove(state)
                 outputs.append(state.output())
-        return Processed(outputs, stopped)
+        return Processed(outputs, stopped, tuple(first_token_s))
 
     def end(
         self, states: Sequence[RequestState], reason: FinishReason, error: str | None = None
@@ -102,3 +109,10 @@ def _advance(state: RequestState, token_ids: Sequence[int], status: int, now: fl
     if status:
         reason = FinishReason.from_status(SequenceStatus(status))
         state.finish(reason, now, error=_CLOSED_ERRORS.get(reason))
+
+
+def _advance_to_broken(state: RequestState, token_ids: Sequence[int], now: float) -> None:
+    """Append the accepted tokens of a row whose newest one means nothing."""
+    _advance(state, token_ids, 0, now)
+    if not state.is_finished:
+        state.finish(FinishReason.ERROR, now, error="the model produced logits that are not numbers")

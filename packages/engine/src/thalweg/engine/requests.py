@@ -25,6 +25,16 @@ class SamplingRow:
     min_tokens: int
     forbidden_ids: NDArray[np.int64]
     """[f] token ids that would end the output, not to be sampled before `min_tokens`."""
+    eos_token_id: int = -1
+    """Ends the output; -1 when it is ignored."""
+
+    @staticmethod
+    def neutral() -> SamplingRow:
+        """For a row whose request has ended while the step was on its way; what it yields goes nowhere."""
+        return _NEUTRAL
+
+
+_NEUTRAL = SamplingRow(0.0, 1.0, -1, 0, 0, np.zeros(0, np.int64))
 
 
 @dataclass(slots=True)

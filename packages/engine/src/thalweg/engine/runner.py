@@ -1,67 +1,159 @@
-"""Runs the model on step plans: cache copies, inputs, forward pass, sampling."""
+"""Queues the work of steps on the device's stream and fetches their results."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
-from thalweg.cache import CachePools, copy_blocks, copy_states, zero_states
-from thalweg.engine.inflight import Forwarded
+from thalweg.engine.device import Device, Sampled
+from thalweg.engine.inflight import Collected, InflightStep
 from thalweg.engine.inputs import InputBuilder
 from thalweg.engine.requests import SamplingRow
-from thalweg.engine.sampler import Sampled, Sampler
-from thalweg.interfaces import InvariantError, StepPlan
-from thalweg.model import Model
+from thalweg.engine.sampler_inputs import build_sampler_inputs
+from thalweg.engine.timeline import NullTimeline, Timeline
+from thalweg.interfaces import Backend, InvariantError, StepCorrection, StepPlan, StepResult
+from thalweg.interfaces.backend import Launched
+
+T = TypeVar("T")
 
 
-class ModelRunner:
-    """Owns the model and the cache pools of one rank. An idle plan (no rows) runs no forward pass."""
+class StreamRunner:
+    """Satisfies `thalweg.engine.inflight.Runner` over any device. Waits for events only, and only where it says so.
 
-    def __init__(self, model: Model, pools: CachePools, inputs: InputBuilder, sampler: Sampler) -> None:
-        self._model: Model | None = model
-        self._pools: CachePools | None = pools
+    has_variable_length: verify lengths of a step in flight are shared out anew on the device. check_lengths: compare
+    the device's context lengths with the scheduler's for every live row of an asynchronous step.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        device: Device,
+        inputs: InputBuilder,
+        *,
+        has_variable_length: bool = False,
+        check_lengths: bool = False,
+        timeline: Timeline | None = None,
+    ) -> None:
+        self._backend = backend
+        self._stream = backend.stream()
+        self._device = device
         self._inputs = inputs
-        self._sampler = sampler
+        self._has_variable_length = has_variable_length
+        self._check_lengths = check_lengths
+        self._timeline = NullTimeline() if timeline is None else timeline
 
     @property
-    def pools(self) -> CachePools:
-        """The cache. Raises InvariantError after `close`."""
-        if self._pools is None:
-            raise InvariantError("the runner is closed")
-        return self._pools
+    def device(self) -> Device:
+        return self._device
 
-    def run(self, plan: StepPlan, sampling: Sequence[SamplingRow]) -> Forwarded:
-        """Copy and clear cache memory as the plan says, then forward and sample; one token per row."""
-        with torch.inference_mode():
-            self._copy(plan)
+    def launch(self, plan: StepPlan, previous: InflightStep | None) -> InflightStep:
+        """Queue copies, the completion of the inputs, and the forward pass."""
+        step = InflightStep(plan, time.perf_counter())
+        device = self._device
+        with torch.inference_mode(), self._backend.no_host_sync():
+            if plan.state_copies.size or plan.block_copies.size or plan.zero_state_slots.size:
+                self._launch(step, "copy", lambda: device.copy(plan))
             if not plan.sequence_ids.size:
-                return Forwarded(Sampled(np.zeros(0, np.int32), np.zeros(0, np.bool_)), 0.0)
-            inputs = self._inputs.build(plan, sampling)
-            selected = torch.from_numpy(inputs.sampler.selected_rows)
-            started = time.perf_counter()
-            logits = self._forward(inputs.batch, inputs.metadata, selected)
-            forward_s = time.perf_counter() - started
-            return Forwarded(self._sampler.sample(logits, inputs.sampler), forward_s)
+                return step
+            left = _what_is_left(plan, previous)
+            redistribute = step.is_redistributed = self._has_variable_length and left is not None
+            inputs = self._inputs.build(plan)
+            prepared = step.prepared = self._launch(
+                step,
+                "prepare",
+                lambda: device.prepare(inputs, None if left is None else left.value, redistribute=redistribute),
+            )
+            step.prepared_event = self._stream.record()
+            step.forwarded = self._launch(step, "forward", lambda: device.forward(prepared.value))
+        return step
+
+    def query_lengths(self, step: InflightStep) -> NDArray[np.int32] | None:
+        """[N] lengths that the device shared out; None where the plan's hold."""
+        if not step.is_redistributed or step.prepared is None or step.prepared_event is None:
+            return None
+        step.prepared_event.wait()
+        lengths = step.prepared.value.host_query_lengths
+        if lengths is None:
+            raise InvariantError(f"step {step.plan.step} was to share out its verify lengths, and did not")
+        return _ints(lengths)
+
+    def sample(self, step: InflightStep, correction: StepCorrection | None, rows: Sequence[SamplingRow]) -> None:
+        """Queue sampling, and mark the end of the step."""
+        step.correction = correction
+        forwarded, step.forwarded = step.forwarded, None  # the logits live no longer than the work that reads them
+        with torch.inference_mode(), self._backend.no_host_sync():
+            if forwarded is not None:
+                inputs = build_sampler_inputs(step.plan, rows, correction)
+                step.sampled = self._launch(step, "sample", lambda: self._device.sample(forwarded.value, inputs))
+            step.sampled_event = self._stream.record()
+
+    def collect(self, step: InflightStep) -> Collected:
+        """Wait for the end of the step and fetch its results."""
+        if step.sampled_event is None:
+            raise InvariantError(f"step {step.plan.step} was not sampled yet")
+        step.sampled_event.wait()
+        if step.sampled is None:
+            return Collected(_no_rows(step.plan), np.zeros(0, np.bool_), 0.0, 0.0)
+        host = step.sampled.value.host
+        if self._check_lengths and step.correction is not None:
+            check_context_lengths(step.plan, step.correction, _ints(host.context_lengths))
+        result = StepResult(
+            step=step.plan.step,
+            sampled_token_ids=_ints(host.token_ids),
+            accepted_token_ids=_ints(host.accepted_ids),
+            draft_token_ids=_ints(host.draft_ids),
+            confidences=host.confidences.numpy().astype(np.float32, copy=False),
+            row_status=None,
+        )
+        seconds = step.device_s
+        return Collected(result, host.broken_rows.numpy(), seconds["forward"], seconds["sample"])
 
     def close(self) -> None:
-        """Let go of weights and cache."""
-        self._model = self._pools = None
+        """Finish what is queued, end the backend's threads, and let go of weights and cache."""
+        self._backend.close()
+        self._device.close()
 
-    def _forward(self, batch: Any, metadata: Any, selected: torch.Tensor) -> torch.Tensor:
-        if self._model is None:
-            raise InvariantError("the runner is closed")
-        memory = self._model.paged_memory(self.pools, metadata, batch.positions)
-        hidden = self._model.forward(batch, memory)
-        return self._model.logits(hidden[selected.to(hidden.device)])
+    def _launch(self, step: InflightStep, name: str, work: Callable[[], T]) -> Launched[T]:
+        def timed() -> T:
+            with self._timeline.span("device", name, step=step.plan.step):
+                started = time.perf_counter()
+                value = work()
+                step.device_s[name] = time.perf_counter() - started
+            return value
 
-    def _copy(self, plan: StepPlan) -> None:
-        if plan.state_copies.size:
-            copy_states(self.pools.states, plan.state_copies)
-        if plan.block_copies.size:
-            copy_blocks(self.pools.blocks, plan.block_copies)
-        if plan.zero_state_slots.size:
-            zero_states(self.pools.states, plan.zero_state_slots)
+        return self._stream.launch(timed)
+
+
+def check_context_lengths(plan: StepPlan, correction: StepCorrection, device_lengths: NDArray[np.int32]) -> None:
+    """Raise InvariantError where the device computed a live row at another position than the scheduler says.
+
+    device_lengths: int32 [N]. It holds committed tokens + verify length on both sides, however they came about.
+    """
+    wrong = np.flatnonzero((device_lengths != correction.context_lengths) & correction.is_live)
+    if wrong.size:
+        row = int(wrong[0])
+        raise InvariantError(
+            f"step {plan.step}, sequence {plan.sequence_ids[row]}: the device's context length is "
+            f"{device_lengths[row]}, the scheduler's {correction.context_lengths[row]} (verify length "
+            f"{correction.query_lengths[row]}, planned context {plan.context_lengths[row]})"
+        )
+
+
+def _what_is_left(plan: StepPlan, previous: InflightStep | None) -> Launched[Sampled] | None:
+    """What the step in flight leaves on the device, if this plan has sequences of it."""
+    return previous.sampled if previous is not None and (plan.previous_rows >= 0).any() else None
+
+
+def _ints(tensor: torch.Tensor) -> NDArray[np.int32]:
+    return tensor.numpy().astype(np.int32, copy=False)
+
+
+def _no_rows(plan: StepPlan) -> StepResult:
+    draft_length = plan.draft_token_ids.shape[1]
+    nothing = np.zeros((0, draft_length), np.int32)
+    return StepResult(plan.step, np.zeros(0, np.int32), nothing, nothing, np.zeros((0, draft_length), np.float32), None)

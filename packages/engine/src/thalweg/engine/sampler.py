@@ -1,4 +1,4 @@
-"""From logits to the next token of every sequence.
+"""From logits to tokens, on the device.
 
 A row's token depends on nothing but its logits and its own parameters, seed and position, so it is the same alone and
 in any batch.
@@ -9,56 +9,55 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
-from thalweg.engine.sampler_inputs import SamplerInputs
+from thalweg.engine.sampler_inputs import ROW_POSITION_STRIDE, SamplerInputs
+from thalweg.engine.upload import Uploader
 from thalweg.interfaces import InvariantError
 from thalweg.kernels.reference.sampling import GREEDY_BELOW
 
 
 @dataclass(frozen=True, slots=True)
-class Sampled:
-    """The sampler's answer for the sequences of a step."""
+class Draws:
+    """The sampler's answer for every sampled row."""
 
-    token_ids: NDArray[np.int32]
-    """[N]"""
-    broken_rows: NDArray[np.bool_]
-    """[N] sequences whose logits hold NaN or infinity, or nothing that may be drawn; their token is meaningless."""
+    token_ids: torch.Tensor
+    """int32 [S]"""
+    broken_rows: torch.Tensor
+    """bool [S] rows whose logits hold NaN or infinity, or nothing that may be drawn; their token is meaningless."""
 
 
 class Sampler:
     """Masks what may not be drawn, then draws: argmax (lowest id) when greedy, else temperature, top-p, top-k.
 
-    ops: bound kernel ops; `sample_tokens` and `argmax_lowest` are used.
+    ops: bound kernel ops; `sample_tokens`, `coupled_tokens` and `argmax_lowest` are used. is_coupled: a token is a
+    function of its own index, not of the row and step that drew it. Needed to verify drafts by matching.
     """
 
-    def __init__(self, ops: Any) -> None:
+    def __init__(self, ops: Any, upload: Uploader, *, is_coupled: bool = False) -> None:
         self._ops = ops
+        self._upload = upload
+        self._draw_tokens = ops.coupled_tokens if is_coupled else ops.sample_tokens
+        self._stride = 1 if is_coupled else ROW_POSITION_STRIDE
 
-    def sample(self, logits: torch.Tensor, inputs: SamplerInputs) -> Sampled:
-        """Draw one token per sequence. logits: float32 [S, V], one row per sampled row; may be overwritten."""
-        num_sequences = inputs.temperatures.size
-        if logits.shape[0] != num_sequences or inputs.sequence_rows.size != num_sequences:
-            raise InvariantError(f"{logits.shape[0]} rows of logits for {num_sequences} sequences without drafts")
+    def sample(self, logits: torch.Tensor, inputs: SamplerInputs) -> Draws:
+        """Draw one token per sampled row. logits: float32 [S, V]; may be overwritten."""
+        if logits.shape[0] != inputs.sequence_rows.size:
+            raise InvariantError(f"{logits.shape[0]} rows of logits for {inputs.sequence_rows.size} sampled rows")
         if inputs.forbidden_rows.size:
-            pairs = (
-                torch.from_numpy(array).to(logits.device) for array in (inputs.forbidden_rows, inputs.forbidden_ids)
-            )
-            logits[tuple(pairs)] = -torch.inf
+            pairs = self._upload(inputs.forbidden_rows), self._upload(inputs.forbidden_ids)
+            logits.index_put_(pairs, torch.full((), -torch.inf, dtype=logits.dtype, device=logits.device))
         broken = ~torch.isfinite(logits.amax(dim=-1))
-        if broken.any():
-            logits[broken] = 0.0
-        token_ids = self._draw(logits, inputs)
-        return Sampled(token_ids.cpu().numpy().astype(np.int32, copy=False), broken.cpu().numpy())
+        logits.masked_fill_(broken[:, None], 0.0)
+        return Draws(self._draw(logits, inputs), broken)
 
     def _draw(self, logits: torch.Tensor, inputs: SamplerInputs) -> torch.Tensor:
         if (inputs.temperatures < GREEDY_BELOW).all():
             greedy: torch.Tensor = self._ops.argmax_lowest(logits)
             return greedy
-        parameters = (inputs.temperatures, inputs.top_ps, inputs.top_ks, inputs.seeds, inputs.row_positions)
-        drawn: torch.Tensor = self._ops.sample_tokens(
-            logits, *(torch.from_numpy(array).to(logits.device) for array in parameters)
+        per_sequence = (inputs.temperatures, inputs.top_ps, inputs.top_ks, inputs.seeds)
+        parameters = [values[inputs.sequence_rows] for values in per_sequence]
+        drawn: torch.Tensor = self._draw_tokens(
+            logits, *map(self._upload, parameters), self._upload(inputs.row_positions(self._stride))
         )
         return drawn

@@ -12,18 +12,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from thalweg.engine.requests import SamplingRow
-from thalweg.interfaces import StepKind, StepPlan
+from thalweg.interfaces import StepCorrection, StepKind, StepPlan
 
 ROW_POSITION_STRIDE = 10000019
-"""Later rows of a step use random streams far from those of any first row."""
+"""Later rows of a step use random streams far from those of any first row, unless draws are coupled."""
 
 
 @dataclass(frozen=True, slots=True)
 class SamplerInputs:
     """Rows to sample and the parameters of their sequences."""
 
-    selected_rows: NDArray[np.int64]
-    """[S] query rows whose logits are needed."""
+    sequence_ids: NDArray[np.int64]
+    """[N]"""
+    has_drafts: bool
+    """Whether rows after the first of a sequence judge drafts, and new ones are wanted."""
     sequence_rows: NDArray[np.int64]
     """[S] the sequence of each sampled row."""
     first_rows: NDArray[np.int64]
@@ -38,50 +40,50 @@ class SamplerInputs:
     """[N]"""
     sample_positions: NDArray[np.int64]
     """[N] absolute index of the token that the sequence's first sampled row generates."""
+    eos_token_ids: NDArray[np.int32]
+    """[N] -1 = ignored."""
     forbidden_rows: NDArray[np.int64]
     """[F] sampled rows of the (row, token) pairs that must not be drawn."""
     forbidden_ids: NDArray[np.int64]
     """[F] token ids of those pairs."""
 
-    @property
-    def row_positions(self) -> NDArray[np.int64]:
-        """[S] position of each sampled row in its sequence's random stream."""
+    def row_positions(self, stride: int = ROW_POSITION_STRIDE) -> NDArray[np.int64]:
+        """[S] position of each sampled row in its sequence's random stream; `stride` lies between rows."""
         steps = np.arange(self.sequence_rows.size) - self.first_rows[self.sequence_rows]
-        positions: NDArray[np.int64] = self.sample_positions[self.sequence_rows] + ROW_POSITION_STRIDE * steps
+        positions: NDArray[np.int64] = self.sample_positions[self.sequence_rows] + stride * steps
         return positions
 
 
-def build_sampler_inputs(plan: StepPlan, rows: Sequence[SamplingRow]) -> SamplerInputs:
+def build_sampler_inputs(
+    plan: StepPlan, rows: Sequence[SamplingRow], correction: StepCorrection | None = None
+) -> SamplerInputs:
     """Sampler inputs of a plan; `rows` are its sequences in plan order.
 
-    Every chunk of a prefill samples its last row; what a chunk that does not end its prompt yields is dropped later.
+    correction: replaces the lengths of an asynchronous decode step, which the plan could only guess. Every chunk of a
+    prefill samples its last row; what a chunk that does not end its prompt yields is dropped later.
     """
-    counts = plan.query_lengths.astype(np.int64)
+    lengths = plan if correction is None else correction
+    counts = lengths.query_lengths.astype(np.int64)
+    contexts = lengths.context_lengths.astype(np.int64)
     num_sequences = counts.size
-    contexts = plan.context_lengths.astype(np.int64)
-    if plan.kind is StepKind.PREFILL:
-        selected = np.cumsum(counts) - 1
-        sampled_per_sequence = np.ones_like(counts)
-        positions = contexts
-        makes_output = contexts >= plan.committed_lengths
-    else:
-        selected = np.arange(counts.sum())
-        sampled_per_sequence = counts
-        positions = contexts - counts + 1
-        makes_output = np.ones(num_sequences, np.bool_)
-    first_rows = np.cumsum(sampled_per_sequence) - sampled_per_sequence
+    is_prefill = plan.kind is StepKind.PREFILL
+    num_sampled = np.ones_like(counts) if is_prefill else counts
+    first_rows = np.cumsum(num_sampled) - num_sampled
+    makes_output = contexts >= lengths.committed_lengths if is_prefill else np.ones(num_sequences, np.bool_)
     forbidden_rows, forbidden_ids = _forbidden_pairs(
-        rows, first_rows, sampled_per_sequence, plan.committed_lengths - plan.prompt_lengths, makes_output
+        rows, first_rows, num_sampled, lengths.committed_lengths - plan.prompt_lengths, makes_output
     )
     return SamplerInputs(
-        selected_rows=selected,
-        sequence_rows=np.repeat(np.arange(num_sequences), sampled_per_sequence),
+        sequence_ids=plan.sequence_ids,
+        has_drafts=plan.draft_token_ids.shape[1] > 0,
+        sequence_rows=np.repeat(np.arange(num_sequences), num_sampled),
         first_rows=first_rows,
         temperatures=np.array([row.temperature for row in rows], np.float32),
         top_ps=np.array([row.top_p for row in rows], np.float32),
         top_ks=np.array([row.top_k for row in rows], np.int32),
         seeds=np.array([row.seed for row in rows], np.uint64),
-        sample_positions=positions,
+        sample_positions=contexts if is_prefill else contexts - counts + 1,
+        eos_token_ids=np.array([row.eos_token_id for row in rows], np.int32),
         forbidden_rows=forbidden_rows,
         forbidden_ids=forbidden_ids,
     )

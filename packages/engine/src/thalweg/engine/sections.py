@@ -97,13 +97,17 @@ class BackendConfig:
     """Demand logits that do not depend on the batch; the CPU backend always delivers that."""
     graphs: bool = True
     """Capture decode steps as graphs where the backend has graphs; the CPU has none."""
+    sync_guard: bool = True
+    """Make it an error to wait for the device while a step is being launched."""
+    check_lengths: bool = False
+    """Compare the device's context lengths with the scheduler's in every asynchronous step."""
 
     def __post_init__(self) -> None:
         require_choice("backend", self.name, BACKEND_NAMES)
         if not isinstance(self.kernels, tuple) or not all(_is_pair(pair) for pair in self.kernels):
             raise ConfigError(f"kernels is {shown(self.kernels)}; it must be (op, provider) pairs of strings")
-        require_bool("batch_invariant", self.batch_invariant)
-        require_bool("graphs", self.graphs)
+        for name in ("batch_invariant", "graphs", "sync_guard", "check_lengths"):
+            require_bool(name, getattr(self, name))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""The token side of a step: ids, positions and n-gram windows of every query row, in numpy.
+"""The token side of a prefill step: ids, positions and n-gram windows of every query row, in numpy.
 
 Letters: N sequences, T query tokens, R look-back of a plan (its current token included), G n-gram columns.
 """
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from thalweg.interfaces import StepKind, StepPlan
+from thalweg.interfaces import StepPlan
 
 IMAGE_MARK = -7
 """Compressed id of a token that belongs to an image."""
@@ -31,6 +31,15 @@ class CompressedVocabulary:
         """For a model without n-gram tables: windows of the token alone, never read."""
         return CompressedVocabulary(np.zeros(0, np.int64), 0, 1)
 
+    def compress(self, token_ids: NDArray[np.int32] | NDArray[np.int64]) -> NDArray[np.int64]:
+        """Compressed ids, shaped like token_ids: the pad for -1, `IMAGE_MARK` for tokens of images."""
+        size = self.ids.size
+        compressed = np.full(token_ids.shape, self.pad_id, np.int64)
+        known = (token_ids >= 0) & (token_ids < size)
+        compressed[known] = self.ids[token_ids[known]]
+        compressed[token_ids >= size] = IMAGE_MARK
+        return compressed
+
 
 @dataclass(frozen=True, slots=True)
 class TokenRows:
@@ -47,7 +56,7 @@ class TokenRows:
 
 
 def build_token_rows(plan: StepPlan, vocabulary: CompressedVocabulary) -> TokenRows:
-    """The query rows of a plan: chunks of prompts, or the last committed token of each sequence and its drafts.
+    """The query rows of a prefill plan: chunks of prompts.
 
     A window looks back until the start of the sequence or an image, which blocks itself and all that lies before it.
     """
@@ -56,11 +65,7 @@ def build_token_rows(plan: StepPlan, vocabulary: CompressedVocabulary) -> TokenR
     first_rows = np.cumsum(counts) - counts
     steps = np.arange(sequence_rows.size) - first_rows[sequence_rows]
     positions = (plan.context_lengths - counts)[sequence_rows] + steps
-    if plan.kind is StepKind.PREFILL:
-        token_ids = plan.token_ids.astype(np.int64)
-    else:
-        with_drafts = np.concatenate((plan.tail_token_ids[:, -1:], plan.draft_token_ids), axis=1)
-        token_ids = with_drafts[sequence_rows, steps].astype(np.int64)
+    token_ids = plan.token_ids.astype(np.int64)
     ngrams = _ngram_windows(plan.tail_token_ids, token_ids, sequence_rows, counts, vocabulary)
     return TokenRows(token_ids, positions, sequence_rows, ngrams)
 
@@ -81,15 +86,6 @@ def _ngram_windows(
     starts = np.cumsum(counts) - counts + look_back * np.arange(counts.size)
     history = tails[:, tails.shape[1] - columns : -1]
     line[starts[:, None] + np.arange(look_back)] = history
-    windows = _compress(line, vocabulary)[row_places[:, None] - np.arange(columns)]
+    windows = vocabulary.compress(line)[row_places[:, None] - np.arange(columns)]
     blocked = np.logical_or.accumulate(windows == IMAGE_MARK, axis=1)
     return np.where(blocked, vocabulary.pad_id, windows)
-
-
-def _compress(token_ids: NDArray[np.int64], vocabulary: CompressedVocabulary) -> NDArray[np.int64]:
-    size = vocabulary.ids.size
-    compressed = np.full(token_ids.shape, vocabulary.pad_id, np.int64)
-    known = (token_ids >= 0) & (token_ids < size)
-    compressed[known] = vocabulary.ids[token_ids[known]]
-    compressed[token_ids >= size] = IMAGE_MARK
-    return compressed

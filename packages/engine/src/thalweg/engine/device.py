@@ -1,0 +1,101 @@
+"""What a step leaves on the device, and the contract of what computes it.
+
+Letters: N sequences, T query tokens, S sampled rows, G draft length, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+from thalweg.engine.inputs import StepInputs
+from thalweg.engine.sampler_inputs import SamplerInputs
+from thalweg.interfaces import StepPlan
+from thalweg.model.metadata import DecodeMetadata, ForwardBatch, PrefillMetadata
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """The inputs of a forward pass, complete on the device."""
+
+    batch: ForwardBatch
+    metadata: PrefillMetadata | DecodeMetadata
+    query_lengths: torch.Tensor
+    """int32 [N]"""
+    context_lengths: torch.Tensor
+    """int32 [N] tokens in the cache after the step, every draft included."""
+    selected_rows: torch.Tensor | None
+    """int64 [S] query rows whose logits are needed; None = all."""
+    host_query_lengths: torch.Tensor | None = None
+    """int32 [N] copy of redistributed lengths for the host, on its way."""
+
+
+@dataclass(frozen=True, slots=True)
+class Forwarded:
+    """What the model made of a step."""
+
+    prepared: Prepared
+    logits: torch.Tensor
+    """float32 [S, V]"""
+
+
+@dataclass(frozen=True, slots=True)
+class HostCopies:
+    """Results on their way to the host; valid once the step's last event has passed."""
+
+    token_ids: torch.Tensor
+    """int32 [N] newest token of each row."""
+    accepted_ids: torch.Tensor
+    """int32 [N, G] accepted drafts, then -1."""
+    draft_ids: torch.Tensor
+    """int32 [N, G] for the next step."""
+    confidences: torch.Tensor
+    """float32 [N, G] of those."""
+    broken_rows: torch.Tensor
+    """bool [N]"""
+    context_lengths: torch.Tensor
+    """int32 [N]"""
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """What the next step takes over without the host's help."""
+
+    token_ids: torch.Tensor
+    """int32 [N] newest token of each row, a valid id even where the row is broken."""
+    num_accepted: torch.Tensor
+    """int32 [N] drafts accepted."""
+    draft_ids: torch.Tensor
+    """int32 [N, G]"""
+    confidences: torch.Tensor
+    """float32 [N, G], 0 where the sequence has just ended."""
+    host: HostCopies
+
+    @property
+    def for_next_step(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """(token_ids, draft_ids, num_accepted)"""
+        return self.token_ids, self.draft_ids, self.num_accepted
+
+
+class Device(Protocol):
+    """The work of a step. Every method runs in stream order and must not wait for the host or read from the device."""
+
+    def copy(self, plan: StepPlan) -> None:
+        """Copy and clear cache memory as the plan says."""
+
+    def prepare(self, inputs: StepInputs, left: Sampled | None, *, redistribute: bool) -> Prepared:
+        """Complete the inputs of a step with what the step before left behind; None: the host knew everything.
+
+        redistribute: share the verify lengths out anew, by the confidences that were left.
+        """
+
+    def forward(self, prepared: Prepared) -> Forwarded:
+        """Run the model."""
+
+    def sample(self, forwarded: Forwarded, inputs: SamplerInputs) -> Sampled:
+        """Draw, verify the drafts, propose the next ones, and start the copies to the host."""
+
+    def close(self) -> None:
+        """Let go of weights and cache."""

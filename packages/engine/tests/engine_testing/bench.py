@@ -1,0 +1,134 @@
+"""An engine of real parts around a scripted model, and what must hold whenever it is idle."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from engine_testing.scripted import LETTERS, VOCAB, ScriptedDrafter, ScriptedModel
+
+from thalweg.cache import MetadataShape
+from thalweg.engine.admission import Admission, Limits
+from thalweg.engine.engine import LLMEngine
+from thalweg.engine.inputs import InputBuilder
+from thalweg.engine.model_device import ModelDevice
+from thalweg.engine.model_inputs import ModelInputs
+from thalweg.engine.runner import StreamRunner
+from thalweg.engine.sampler import Sampler
+from thalweg.engine.timeline import Timeline
+from thalweg.engine.token_rows import CompressedVocabulary
+from thalweg.engine.tokenizer import Tokenizer
+from thalweg.engine.upload import Uploader
+from thalweg.interfaces import RequestOutput, SamplingParams
+from thalweg.kernels import bind
+from thalweg.kernels.backends.cpu import CpuBackend
+from thalweg.scheduler import Scheduler, SchedulerConfig
+
+BLOCK, EOS = 8, 1
+
+__all__ = ["BLOCK", "EOS", "LETTERS", "VOCAB", "Bench", "params"]
+
+
+class Bench:
+    """Steps an engine and keeps what it returns."""
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        *,
+        core: Any = Scheduler,
+        num_blocks: int = 41,
+        draft_length: int = 0,
+        step_times: tuple[tuple[int, float], ...] = (),
+        backend: CpuBackend | None = None,
+        timeline: Timeline | None = None,
+        scheduler_options: dict[str, Any] | None = None,
+        **config: object,
+    ) -> None:
+        options = {"max_num_seqs": 4, "max_model_len": 64, "stop_preempted_request": False} | config
+        scheduler_config = SchedulerConfig(**options)  # type: ignore[arg-type]
+        self.scheduler = core(
+            scheduler_config,
+            num_blocks=num_blocks,
+            num_state_slots=6,
+            block_size=BLOCK,
+            vocab_size=VOCAB,
+            draft_length=draft_length,
+            **(scheduler_options or {}),
+        )
+        if step_times:
+            self.scheduler.set_step_time_curve(step_times)
+        self.model = ScriptedModel(tokenizer)
+        self.drafter = ScriptedDrafter(self.model, draft_length) if draft_length else None
+        self.backend = CpuBackend() if backend is None else backend
+        self.runner = StreamRunner(
+            self.backend,
+            self._device(num_blocks, draft_length),
+            InputBuilder(self._shape(draft_length), CompressedVocabulary.none()),
+            has_variable_length=bool(step_times),
+            check_lengths=True,
+            timeline=timeline,
+        )
+        limits = Limits(VOCAB, scheduler_config.max_model_len, BLOCK, num_blocks)
+        self.engine = LLMEngine(
+            self.scheduler,
+            self.runner,
+            tokenizer,
+            Admission(tokenizer, limits, seed=0),
+            is_async=scheduler_config.async_scheduling,
+            timeline=timeline,
+        )
+        self.finals: dict[str, RequestOutput] = {}
+        self.history: list[RequestOutput] = []
+
+    @property
+    def letters(self) -> list[int]:
+        return self.model.letters
+
+    def step(self) -> list[RequestOutput]:
+        outputs = self.engine.step()
+        self._keep(outputs)
+        return outputs
+
+    def flush(self) -> list[RequestOutput]:
+        outputs = self.engine.flush()
+        self._keep(outputs)
+        return outputs
+
+    def drain(self) -> dict[str, RequestOutput]:
+        for _ in range(2000):
+            if not self.engine.has_unfinished():
+                break
+            self.step()
+        assert not self.engine.has_unfinished()
+        assert self.scheduler.blocks.num_free == self.scheduler.blocks.capacity - 1
+        assert self.scheduler.state_slots.num_free == self.scheduler.state_slots.capacity - 1
+        return self.finals
+
+    def text(self, request_id: str) -> str:
+        return self.finals[request_id].outputs[0].text
+
+    def _keep(self, outputs: list[RequestOutput]) -> None:
+        for output in outputs:
+            assert output.request_id not in self.finals, "an output after the final one"
+            if output.finished:
+                self.finals[output.request_id] = output
+        self.history += outputs
+
+    def _shape(self, draft_length: int) -> MetadataShape:
+        return MetadataShape(BLOCK, 4, 5 + draft_length, (2,))
+
+    def _device(self, num_blocks: int, draft_length: int) -> ModelDevice:
+        ops, upload = bind("cpu"), Uploader(self.backend)
+        pools: Any = SimpleNamespace(blocks=torch.zeros(num_blocks, 1), states=torch.zeros(6, 1))
+        inputs = ModelInputs(
+            self.backend, ops, upload, self._shape(draft_length), 64, CompressedVocabulary.none(), VOCAB
+        )
+        sampler = Sampler(ops, upload, is_coupled=draft_length > 0)
+        model: Any = self.model
+        return ModelDevice(self.backend, ops, upload, model, pools, inputs, sampler, self.drafter)
+
+
+def params(**values: object) -> SamplingParams:
+    return SamplingParams(**({"max_tokens": 8, "temperature": 0.0} | values))  # type: ignore[arg-type]
