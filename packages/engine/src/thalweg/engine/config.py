@@ -22,6 +22,7 @@ from thalweg.engine.sections import (
     require_choice,
     require_default,
 )
+from thalweg.engine.statistics_config import StatisticsConfig
 from thalweg.interfaces import ConfigError, ParallelConfig, Variable, parse_bool, shown
 from thalweg.scheduler.config import SchedulerConfig
 
@@ -104,6 +105,7 @@ class EngineConfig:
     speculation: SpeculationConfig = field(default_factory=SpeculationConfig)
     backend: BackendConfig = field(default_factory=BackendConfig)
     replay: ReplayConfig = field(default_factory=ReplayConfig)
+    statistics: StatisticsConfig = field(default_factory=StatisticsConfig)
     origins: Mapping[str, Origin] = field(default_factory=dict, compare=False, repr=False)
     """Flat names whose origin is known; others are arguments if they differ from the default."""
 
@@ -233,6 +235,10 @@ def _parse_optional_int(text: str) -> int | None:
     return None if text.lower() == "none" else int(text)
 
 
+def _parse_optional_float(text: str) -> float | None:
+    return None if text.lower() == "none" else float(text)
+
+
 def _parse_pairs(text: str) -> tuple[tuple[str, str], ...]:
     pairs = [part.partition("=") for part in text.split(",") if part]
     if not all(op and equals and provider for op, equals, provider in pairs):
@@ -251,6 +257,7 @@ _SECTIONS: dict[str, type] = {
     "speculation": SpeculationConfig,
     "backend": BackendConfig,
     "replay": ReplayConfig,
+    "statistics": StatisticsConfig,
 }
 
 FIELDS: tuple[Field, ...] = (
@@ -371,6 +378,12 @@ FIELDS: tuple[Field, ...] = (
     Field("check_lengths", "backend", "check_lengths", parse_bool, "compare lengths on device and host in every step"),
     Field("replay", "replay", "mode", _parse_text, "bounded replay of long prompts", ("off", "mask", "compact")),
     Field("replay_keep_tokens", "replay", "keep_tokens", int, "prompt tokens that the consumer layers recompute"),
+    Field("log_stats", "statistics", "log_stats", parse_bool, "log a line of statistics every so many steps"),
+    Field("logging_interval_steps", "statistics", "logging_interval_steps", int, "steps between two such lines"),
+    Field("peak_tflops", "statistics", "peak_tflops", _parse_optional_float, "FP8 peak of a device, for utilisation"),
+    Field("metrics", "statistics", "metrics", parse_bool, "count for Prometheus (needs thalweg-engine[metrics])"),
+    Field("profile_port", "statistics", "profile_port", _parse_optional_int, "port of the profile server"),
+    Field("profile_dir", "statistics", "profile_dir", _parse_text, "directory of profiles"),
 )
 """Every option, in the order in which it is shown."""
 

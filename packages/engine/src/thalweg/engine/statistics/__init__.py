@@ -2,11 +2,10 @@
 
 from thalweg.engine.statistics.figures import Capacity, Endings, Figures, Load, Speculation, Speed, Timing
 from thalweg.engine.statistics.record import StepRecord
-from thalweg.engine.statistics.step_statistics import LOGGING_INTERVAL_STEPS, StepStatistics
+from thalweg.engine.statistics.step_statistics import StepStatistics
 from thalweg.engine.statistics.totals import StepTotals
 
 __all__ = [
-    "LOGGING_INTERVAL_STEPS",
     "Capacity",
     "Endings",
     "Figures",

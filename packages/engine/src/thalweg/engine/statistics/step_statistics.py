@@ -12,11 +12,10 @@ from thalweg.engine.statistics.record import StepRecord
 from thalweg.engine.statistics.reporter import LineReporter
 from thalweg.engine.statistics.totals import StepTotals
 from thalweg.engine.statistics.window import StepWindow
+from thalweg.engine.statistics_config import LOGGING_INTERVAL_STEPS
 from thalweg.interfaces import RequestOutput
 
 _LOG = logging.getLogger("thalweg.engine.statistics")
-
-LOGGING_INTERVAL_STEPS = 100
 
 StepCallback = Callable[[StepRecord], object]
 FinishCallback = Callable[[Sequence[RequestOutput]], object]

@@ -1,0 +1,47 @@
+"""The section of the engine configuration that says what is measured, and how it can be seen."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from thalweg.engine.sections import is_int, require_bool
+from thalweg.interfaces import ConfigError, shown
+
+LOGGING_INTERVAL_STEPS = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatisticsConfig:
+    """Statistics, metrics and profiles. Raises ConfigError naming the option."""
+
+    log_stats: bool = True
+    """Log the periodic line. `LLM` turns it off unless somebody asks for it."""
+    logging_interval_steps: int = LOGGING_INTERVAL_STEPS
+    """Steps between two lines, and the length of the window that they are about; 0 or less: no lines."""
+    peak_tflops: float | None = None
+    """Dense FP8 peak of a device, which is twice its BF16 peak; None: no utilisation is shown."""
+    metrics: bool = False
+    """Count for Prometheus; needs the extra `thalweg-engine[metrics]`."""
+    profile_port: int | None = None
+    """Base port of the profile server, to which the number of the device is added. None: no server; 0: any port."""
+    profile_dir: str | None = None
+    """Where profiles go whose request names no directory. None: the system's temporary directory."""
+
+    def __post_init__(self) -> None:
+        require_bool("log_stats", self.log_stats)
+        require_bool("metrics", self.metrics)
+        if not is_int(self.logging_interval_steps):
+            raise ConfigError(
+                f"logging_interval_steps is {shown(self.logging_interval_steps)}; it must be an integer, 0 or less for "
+                "no lines"
+            )
+        peak = self.peak_tflops
+        is_number = isinstance(peak, int | float) and not isinstance(peak, bool)
+        if peak is not None and not (is_number and math.isfinite(peak) and peak > 0):
+            raise ConfigError(f"peak_tflops is {shown(peak)}; it must be None or a finite number above 0")
+        port = self.profile_port
+        if port is not None and (not is_int(port) or not 0 <= port < 1 << 16):
+            raise ConfigError(f"profile_port is {shown(port)}; it must be None or an integer from 0 to 65535")
+        if self.profile_dir is not None and (not isinstance(self.profile_dir, str) or not self.profile_dir):
+            raise ConfigError(f"profile_dir is {shown(self.profile_dir)}; it must be None or a path")
