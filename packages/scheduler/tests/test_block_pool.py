@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from scheduler_testing.cores import CORE_NAMES, Core, load_core
 
 from thalweg.interfaces import BlockAllocator, CapacityError, ConfigError, Fit
+from thalweg.scheduler.reference import block_pool
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -166,3 +167,12 @@ def test_threads_can_share_a_pool(core: Core) -> None:
         thread.join()
     assert not failures
     assert sorted(pool.free_ids()) == list(range(1, 41))
+
+
+def test_a_pool_that_another_thread_keeps_to_itself_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the plain core; the lock of the C++ core cannot be held from here."""
+    monkeypatch.setattr(block_pool, "LOCK_TIMEOUT_S", 0.01)
+    pool = block_pool.BlockPool(5)
+    with pool._locked(), pytest.raises(TimeoutError, match="another thread"):
+        pool.allocate(1)
+    assert pool.allocate(1) == [1]

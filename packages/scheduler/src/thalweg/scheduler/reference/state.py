@@ -88,7 +88,11 @@ class State:
         self.memory.release(sequence)
 
     def free(self, sequence: Sequence) -> None:
-        """Take the memory of a finished sequence back; if somebody holds it, that waits for the hold to end."""
+        """Take the memory of a finished sequence back; if somebody holds it, that waits for the hold to end.
+
+        The draft slot goes in any case: there are no more than running sequences, and no store reads it.
+        """
+        self.memory.draft_slots.give_back(sequence)
         if sequence.is_held:
             sequence.is_kept = True
         else:
