@@ -158,8 +158,9 @@ class Events:
         has_enough = sum(entry.is_forked for entry in self.entries.values()) >= MAX_FORKS
         if self.random.random() >= self.workload.chances.fork or not self.entries or has_enough:
             return
-        parent_id = self.random.choice([*self.entries, *self.rank.ledger.unfinished(), UNKNOWN_ID])
         before = self.twin.state()
+        unfinished = self.rank.ledger.unfinished()
+        parent_id = self.random.choice([*self.entries, UNKNOWN_ID, *unfinished, *before["running"] * 4])
         parent = before["sequences"].get(parent_id)
         is_replaced = self.random.random() < 0.3
         options = {"last_token_id": self.random.randrange(2, 900)} if is_replaced else {}

@@ -1,7 +1,7 @@
 """A model that is a function: each token follows from all tokens before it, so every output is known in advance.
 
-A request that is neither cut off nor starved produces the same tokens however its steps are cut, in whichever order they
-run, and whether or not it is recomputed. Two sequences with equal tokens go on alike.
+A request that is neither cut off nor starved produces the same tokens however its steps are cut, in whichever order
+they run, and whether or not it is recomputed. Two sequences with equal tokens go on alike.
 """
 
 from __future__ import annotations

@@ -145,8 +145,8 @@ class Rank:
     def _record_step_time(self, launched: Launched) -> None:
         assert self.workload.curve is not None
         num_tokens = launched.plan.num_batched_tokens
-        graph_size = next(size for size, _ in self.workload.curve if size >= num_tokens)
-        forward_ms, sampler_ms = self.random.uniform(1.0, 30.0), self.random.uniform(0.0, 5.0)
+        graph_size, baseline_ms = next(point for point in self.workload.curve if point[0] >= num_tokens)
+        forward_ms, sampler_ms = baseline_ms * self.random.uniform(0.9, 1.3), self.random.uniform(0.0, 2.0)
         self.twin.call("record_step_time", len(launched.plan.sequence_ids), graph_size, forward_ms, sampler_ms)
 
     def release(self, step: int) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from scheduler_testing.oracle import VOCAB_SIZE, Stream
@@ -59,7 +59,6 @@ class Workload:
     eos_period: int
     curve: list[tuple[int, float]] | None
     """(graph size, milliseconds): verify lengths vary."""
-    measures_steps: bool = field(default=True)
 
     @property
     def is_prompt_engine(self) -> bool:
@@ -86,11 +85,8 @@ class Workload:
     @property
     def step_bound(self) -> int:
         """No run may take longer: every prefill of a whole prompt yields a token, and so does every decode row."""
-        prefills = sum(
-            (arrival.max_tokens + 1)
-            * (4 + len(arrival.checkpoints) + 2 * self.config.max_model_len // self.token_budget)
-            for arrival in self.arrivals
-        )
+        chunks = 4 + 2 * self.config.max_model_len // self.token_budget
+        prefills = sum((arrival.max_tokens + 1) * (chunks + len(arrival.checkpoints)) for arrival in self.arrivals)
         return 200 + 10 * prefills + 20 * max(arrival.step + arrival.delay for arrival in self.arrivals)
 
     def stream(self, arrival: Arrival) -> Stream:
@@ -109,7 +105,7 @@ def make_workload(seed: int, policy: str = "default", **fixed: Any) -> Workload:
     block_size = rng.choice([4, 4, 8, 16])
     draft_length = min(rng.randint(0, 5) if rng.random() < 0.8 else 0, block_size - 1)
     context_parallel_size = 2 if engine_type != "completion" and rng.random() < 0.2 else 1
-    max_num_seqs = rng.choice([1, 2, 4, 6])
+    max_num_seqs = rng.choice([1, 2, 4, 6, 6])
     num_blocks = rng.randint(5, 20)
     max_model_len = rng.choice([24, 40, 100])
     chunked = is_default and rng.random() < 0.75
@@ -140,7 +136,7 @@ def make_workload(seed: int, policy: str = "default", **fixed: Any) -> Workload:
         "context_parallel_size": context_parallel_size,
     }
     num_ranks = rng.choice([1, 1, 1, 1, 2, 3]) if is_default else 1
-    has_curve = draft_length > 0 and rng.random() < 0.4
+    has_curve = draft_length > 0 and rng.random() < 0.5
     longest = min((num_blocks - 1) * block_size, max_model_len)
     return Workload(
         seed=seed,
@@ -157,7 +153,7 @@ def make_workload(seed: int, policy: str = "default", **fixed: Any) -> Workload:
 def _chances(rng: random.Random, num_ranks: int) -> Chances:
     return Chances(
         abort=rng.choice([0.0, 0.01, 0.08]),
-        fork=rng.choice([0.0, 0.0, 0.1]),
+        fork=rng.choice([0.0, 0.0, 0.05, 0.3]),
         pin=rng.choice([0.0, 0.0, 0.1]),
         hold=rng.choice([0.0, 0.0, 0.2]),
         misuse=rng.choice([0.0, 0.05]),
@@ -171,14 +167,15 @@ def _curve(rng: random.Random, max_num_seqs: int, draft_length: int) -> list[tup
     """Step times that mostly rise; the largest graph may hold less than all drafts."""
     largest = rng.randint(max_num_seqs, max_num_seqs * (1 + draft_length))
     sizes = sorted({rng.randint(1, largest) for _ in range(rng.randint(0, 5))} | {largest})
-    return [(size, rng.choice([5.0, 5.0 + 0.2 * size, rng.uniform(4.0, 12.0)])) for size in sizes]
+    rise = rng.choice([0.0, 0.1, 0.5])
+    return [(size, 5.0 + rise * size + rng.choice([0.0, rng.uniform(0.0, 3.0)])) for size in sizes]
 
 
 def _arrivals(rng: random.Random, config: SchedulerConfig, num_ranks: int, longest: int) -> list[Arrival]:
     uses_grammar = rng.random() < 0.3
-    load_rate = (
-        1.0 if config.engine_type == "completion" else rng.choice([0.0, 0.0, 0.4]) * (config.policy == "default")
-    )
+    load_rate = rng.choice([0.0, 0.0, 0.4]) if config.policy == "default" else 0.0
+    if config.engine_type == "completion":
+        load_rate = 1.0
     lonely = rng.random() < 0.3
     """All requests come to rank 0, but for one that comes late to the last rank."""
     count = rng.randint(1, 9)
