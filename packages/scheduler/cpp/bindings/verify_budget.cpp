@@ -57,7 +57,8 @@ void require_same_shape(const FlatRows& budget, const FlatRows& split) {
   }
 }
 
-py::array_t<std::int32_t> verify_lengths(VerifyBudget& budget, const Rows& budget_survival, const Rows& split_survival) {
+py::array_t<std::int32_t> verify_lengths(VerifyBudget& budget, const Rows& budget_survival,
+                                         const Rows& split_survival) {
   const FlatRows first = flatten("budget_survival", budget_survival);
   const FlatRows second = flatten("split_survival", split_survival);
   require_same_shape(first, second);

@@ -1,79 +1,15 @@
 #include "thalweg/scheduler/verify_budget.hpp"
 
 #include <algorithm>
-#include <array>
-#include <charconv>
-#include <cmath>
 #include <stdexcept>
 #include <string>
 #include <utility>
 
-#include "thalweg/scheduler/errors.hpp"
+#include "budget_checks.hpp"
 
 namespace thalweg::scheduler {
 
 namespace {
-
-// As few digits as tell the number apart from its neighbours.
-template <class Number>
-std::string shown(Number number) {
-  std::array<char, 32> text{};
-  return {text.data(), std::to_chars(text.data(), text.data() + text.size(), number).ptr};
-}
-
-void check_curve(std::span<const StepTime> points) {
-  if (points.empty())
-    throw ConfigError("points is empty; the curve needs at least one point (graph size, milliseconds)");
-  for (std::size_t i = 0; i < points.size(); ++i) {
-    const auto [size, time_ms] = points[i];
-    const std::string name = "points[" + std::to_string(i) + "]";
-    if (size < 1) throw ConfigError(name + " has size " + std::to_string(size) + "; sizes are at least 1");
-    if (i > 0 && size <= points[i - 1].graph_size)
-      throw ConfigError(name + " has size " + std::to_string(size) + " after " +
-                        std::to_string(points[i - 1].graph_size) + "; sizes must ascend strictly");
-    if (!std::isfinite(time_ms) || time_ms <= 0.0)
-      throw ConfigError(name + " takes " + shown(time_ms) + " ms; times must be finite and above 0");
-  }
-}
-
-// One comparison per draft covers a number that is none, one outside 0..1, and one that increases.
-bool is_survival(std::span<const float> survival, std::span<const std::int32_t> offsets) noexcept {
-  bool is_fine = true;
-  for (std::size_t i = 0; i + 1 < offsets.size(); ++i) {
-    float previous = 1.0F;
-    for (auto j = static_cast<std::size_t>(offsets[i]); j < static_cast<std::size_t>(offsets[i + 1]); ++j) {
-      is_fine &= survival[j] >= 0.0F && survival[j] <= previous;
-      previous = survival[j];
-    }
-  }
-  return is_fine;
-}
-
-[[noreturn]] void refuse_survival(const std::string& name, std::span<const float> survival,
-                                  std::span<const std::int32_t> offsets) {
-  for (std::size_t i = 0; i + 1 < offsets.size(); ++i) {
-    const auto row = survival.subspan(static_cast<std::size_t>(offsets[i]),
-                                      static_cast<std::size_t>(offsets[i + 1] - offsets[i]));
-    const std::string where = name + "[" + std::to_string(i) + "]";
-    for (std::size_t j = 0; j < row.size(); ++j)
-      if (!(row[j] >= 0.0F && row[j] <= 1.0F))
-        throw std::invalid_argument(where + "[" + std::to_string(j) + "] is " + shown(row[j]) +
-                                    "; survival is a number from 0 to 1");
-    for (std::size_t j = 1; j < row.size(); ++j)
-      if (row[j] > row[j - 1])
-        throw std::invalid_argument(where + " goes from " + shown(row[j - 1]) + " to " +
-                                    shown(row[j]) + " at draft " + std::to_string(j) +
-                                    "; survival never increases");
-  }
-  throw InvariantError(name + " is refused without a reason");
-}
-
-void check_survival(const char* name, std::span<const float> survival, std::span<const std::int32_t> offsets) {
-  if (survival.size() != static_cast<std::size_t>(offsets.back()))
-    throw std::invalid_argument(std::string(name) + " has " + std::to_string(survival.size()) + " drafts; offsets end at " +
-                                std::to_string(offsets.back()));
-  if (!is_survival(survival, offsets)) refuse_survival(name, survival, offsets);
-}
 
 // 1 + how many drafts each row has among those before the cut; of equals the lower row goes first.
 void count_verified(Cut cut, std::span<const float> survival, std::span<const std::int32_t> offsets,
@@ -101,15 +37,13 @@ void VerifyBudget::set_step_time_curve(std::vector<StepTime> points) {
 
 void VerifyBudget::record_step_time(std::int64_t num_rows, std::int64_t graph_size, double forward_ms,
                                     double sampler_ms) {
-  for (const auto& [name, size] : {std::pair("num_rows", num_rows), std::pair("graph_size", graph_size)})
-    if (size < 1) throw std::invalid_argument(std::string(name) + " is " + std::to_string(size) + "; at least 1 is needed");
-  for (const auto& [name, time_ms] : {std::pair("forward_ms", forward_ms), std::pair("sampler_ms", sampler_ms)})
-    if (!std::isfinite(time_ms) || time_ms < 0.0)
-      throw std::invalid_argument(std::string(name) + " is " + shown(time_ms) +
-                                  "; it must be finite and at least 0");
+  check_size("num_rows", num_rows);
+  check_size("graph_size", graph_size);
+  check_time("forward_ms", forward_ms);
+  check_time("sampler_ms", sampler_ms);
   if (has_curve()) {
-    const auto graph = std::lower_bound(curve_.begin(), curve_.end(), graph_size,
-                                        [](const StepTime& point, std::int64_t size) { return point.graph_size < size; });
+    const auto is_smaller = [](const StepTime& point, std::int64_t size) { return point.graph_size < size; };
+    const auto graph = std::lower_bound(curve_.begin(), curve_.end(), graph_size, is_smaller);
     if (graph == curve_.end())
       throw std::invalid_argument("graph_size is " + std::to_string(graph_size) +
                                   "; the largest graph of the curve is " + std::to_string(curve_.back().graph_size));
@@ -135,7 +69,8 @@ void VerifyBudget::verify_lengths(std::span<const float> budget_survival, std::s
 std::size_t VerifyBudget::best_total(std::size_t num_rows, std::span<const float> best_first) const {
   const auto largest = static_cast<std::size_t>(curve_.back().graph_size);
   if (num_rows > largest)
-    throw std::invalid_argument(std::to_string(num_rows) + " sequences are more than the largest graph of the curve holds, " +
+    throw std::invalid_argument(std::to_string(num_rows) +
+                                " sequences are more than the largest graph of the curve holds, " +
                                 std::to_string(largest));
   const double slope_ms = std::max(0.0, slope_->slope_ms());
   const double sampler_ms = sampler_.time_ms(static_cast<std::int64_t>(num_rows));

@@ -37,8 +37,11 @@ void check_errors() {
   };
   check_throws<InvariantError>(counts(4, 2), "schedule_count is 4 and process_count is 2");
   check_throws<InvariantError>(counts(2, 3), "schedule_count is 2 and process_count is 3");
-  check_throws<InvariantError>([] { rounds_for_step({.num_drafts = 3, .latest = latest}); }, "survival of 2 drafts");
-  check_throws<InvariantError>([] { rounds_for_step({.num_drafts = 3, .previous = previous}); }, "survival of 2 drafts");
+  const auto three_drafts = [](std::span<const float> last, std::span<const float> before) {
+    return [=] { rounds_for_step({.num_drafts = 3, .latest = last, .previous = before}); };
+  };
+  check_throws<InvariantError>(three_drafts(latest, {}), "survival of 2 drafts");
+  check_throws<InvariantError>(three_drafts({}, previous), "survival of 2 drafts");
 }
 
 void check_products() {

@@ -44,7 +44,8 @@ void check_order() {
       for (std::size_t inside = 1; inside <= count; inside += 1 + count / 20) {
         const Cut cut = order.cut(values, inside);
         CHECK(cut.value == expected[inside - 1]);
-        CHECK(cut.num_equal == std::count(expected.begin(), expected.begin() + static_cast<std::ptrdiff_t>(inside), cut.value));
+        const auto end = expected.begin() + static_cast<std::ptrdiff_t>(inside);
+        CHECK(cut.num_equal == std::count(expected.begin(), end, cut.value));
       }
     }
   }
@@ -105,7 +106,9 @@ void check_learning() {
 void check_errors() {
   VerifyBudget budget;
   constexpr double infinity = std::numeric_limits<double>::infinity();
-  const auto curve = [&](std::vector<StepTime> points) { return [&budget, points] { budget.set_step_time_curve(points); }; };
+  const auto curve = [&](std::vector<StepTime> points) {
+    return [&budget, points] { budget.set_step_time_curve(points); };
+  };
   check_throws<ConfigError>(curve({}), "points is empty");
   check_throws<ConfigError>(curve({{0, 1.0}}), "points[0] has size 0");
   check_throws<ConfigError>(curve({{4, 1.0}, {4, 2.0}}), "points[1] has size 4 after 4");

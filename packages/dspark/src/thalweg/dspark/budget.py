@@ -9,7 +9,7 @@ from operator import index
 import numpy as np
 from numpy.typing import NDArray
 
-from thalweg.dspark._survival_checks import check_survival
+from thalweg.dspark._survival import Survival, check_same_drafts, flatten
 from thalweg.dspark.curve import StepTimeCurve
 from thalweg.dspark.estimators import SamplerTimeEstimator, SlopeEstimator
 
@@ -67,12 +67,12 @@ class ThroughputBudget:
         Both lists: N arrays, float32 [drafts of the sequence], non-increasing in 0..1. Raises ValueError for anything
         else, and when the largest graph does not hold one token per sequence.
         """
-        check_survival(budget_survival, split_survival)
-        num_drafts = np.array([len(row) for row in split_survival], np.int32)
-        if self._curve is None or len(num_drafts) == 0:
-            return 1 + num_drafts
-        total = self._best_total(len(num_drafts), _flat(budget_survival), self._curve)
-        return _split(total - len(num_drafts), num_drafts, _flat(split_survival))
+        budget, split = flatten("budget_survival", budget_survival), flatten("split_survival", split_survival)
+        check_same_drafts(budget, split)
+        num_rows = len(split.num_drafts)
+        if self._curve is None or num_rows == 0:
+            return 1 + split.num_drafts
+        return _split(self._best_total(num_rows, budget.values, self._curve) - num_rows, split)
 
     def _best_total(self, num_rows: int, survival: NDArray[np.float32], curve: StepTimeCurve) -> int:
         """The smallest B with the largest E(B) / time(B)."""
@@ -94,12 +94,7 @@ class ThroughputBudget:
         return by_graph[np.searchsorted(curve.sizes, totals)]
 
 
-def _split(num_verified: int, num_drafts: NDArray[np.int32], survival: NDArray[np.float32]) -> NDArray[np.int32]:
+def _split(num_verified: int, survival: Survival) -> NDArray[np.int32]:
     """1 + how many of the num_verified likeliest drafts each row has; of equals the lower row goes first."""
-    winners = np.argsort(-survival, kind="stable")[:num_verified]
-    row_of = np.repeat(np.arange(len(num_drafts)), num_drafts)
-    return 1 + np.bincount(row_of[winners], minlength=len(num_drafts)).astype(np.int32)
-
-
-def _flat(survival: Sequence[NDArray[np.float32]]) -> NDArray[np.float32]:
-    return np.concatenate([np.empty(0, np.float32), *survival])
+    winners = np.argsort(-survival.values, kind="stable")[:num_verified]
+    return 1 + np.bincount(survival.row_of[winners], minlength=len(survival.num_drafts)).astype(np.int32)

@@ -17,8 +17,8 @@ struct Cut {
   std::int32_t num_equal = 0;
 };
 
-// Orders numbers from 0 to 1, largest first, in linear time: their bits, read as integers, have the same order. It keeps
-// its memory, so that nothing is allocated once it has seen as many.
+// Orders numbers from 0 to 1, largest first, in linear time: their bits, read as integers, have the same order. It
+// keeps its memory, so that nothing is allocated once it has seen as many.
 class SurvivalOrder {
  public:
   // The result is valid until the next call.

@@ -21,9 +21,9 @@ struct StepTime {
 // Decides how many drafts of each sequence a decode step verifies: as many as give the most tokens per millisecond, and
 // the likeliest ones of them.
 //
-// A step of B query tokens, N of them anchors, is expected to commit E(B) tokens (each sequence's own next token and the
-// survival of every verified draft, best first) and takes the graph's time on the curve, plus a measured slope per token
-// of the graph, plus the sampler's time. `thalweg.dspark.ThroughputBudget` is the same in Python.
+// A step of B query tokens, N of them anchors, is expected to commit E(B) tokens (each sequence's own next token and
+// the survival of every verified draft, best first) and takes the graph's time on the curve, plus a measured slope per
+// token of the graph, plus the sampler's time. `thalweg.dspark.ThroughputBudget` is the same in Python.
 class VerifyBudget {
  public:
   // Take a measured curve; what was learned against an earlier one is forgotten. Throws ConfigError unless sizes ascend
@@ -36,10 +36,10 @@ class VerifyBudget {
   void record_step_time(std::int64_t num_rows, std::int64_t graph_size, double forward_ms, double sampler_ms);
 
   // lengths[i] = 1 + drafts of sequence i to verify, all of them without a curve.
-  // Both survivals hold the drafts of sequence i at offsets[i]..offsets[i + 1], non-increasing in 0..1: the first decides
-  // how many drafts the step verifies, the second whose; they may be the same memory. offsets has one element more than
-  // lengths, the first is 0. Allocates nothing once it has seen as many drafts. Throws std::invalid_argument for survival
-  // that is none, and when the largest graph does not hold one token per sequence.
+  // Both survivals hold the drafts of sequence i at offsets[i]..offsets[i + 1], non-increasing in 0..1: the first
+  // decides how many drafts the step verifies, the second whose; they may be the same memory. offsets ascend from 0 and
+  // have one element more than lengths. Allocates nothing once it has seen as many drafts. Throws std::invalid_argument
+  // for survival that is none, and when the largest graph does not hold one token per sequence.
   void verify_lengths(std::span<const float> budget_survival, std::span<const float> split_survival,
                       std::span<const std::int32_t> offsets, std::span<std::int32_t> lengths);
 
