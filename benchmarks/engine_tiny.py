@@ -9,7 +9,7 @@ import torch
 from report import Row, arguments, publish
 
 from thalweg.engine import LLM, LLMEngine, SamplingParams
-from thalweg.engine.stats import StepTotals
+from thalweg.engine.statistics import StepTotals
 
 BATCHES = (1, 8, 32)
 PROMPT_TOKENS = 64

@@ -92,6 +92,14 @@ def test_an_unknown_option_names_close_matches() -> None:
         ("engine_type", "prompt", "engine_type is 'prompt'; only 'normal' is accepted"),
         ("sync_guard", "no", "sync_guard is 'no'; it must be True or False"),
         ("check_lengths", 0, "check_lengths is 0; it must be True or False"),
+        ("log_stats", None, "log_stats is None; it must be True or False"),
+        ("logging_interval_steps", 10.0, "logging_interval_steps is 10.0; it must be an integer"),
+        ("peak_tflops", 0, "peak_tflops is 0; it must be None or from above 0 to 1e\\+09"),
+        ("peak_tflops", True, "peak_tflops is True"),
+        ("peak_tflops", float("nan"), "peak_tflops is nan"),
+        ("metrics", 1, "metrics is 1; it must be True or False"),
+        ("profile_port", 65536, "profile_port is 65536; it must be None or an integer from 0 to 65535"),
+        ("profile_dir", "", "profile_dir is ''; it must be None or a path"),
     ],
 )
 def test_a_bad_value_names_the_option_and_what_is_accepted(name: str, value: object, message: str) -> None:

@@ -12,11 +12,13 @@ from thalweg.engine.checkpoint import checkpoint_directory
 from thalweg.engine.config import EngineConfig
 from thalweg.engine.engine import LLMEngine
 from thalweg.engine.inputs import InputBuilder
+from thalweg.engine.instruments import Instruments
 from thalweg.engine.model_device import ModelDevice
 from thalweg.engine.model_inputs import ModelInputs
 from thalweg.engine.pool_sizes import PoolSizes, size_pools
 from thalweg.engine.runner import StreamRunner
 from thalweg.engine.sampler import Sampler
+from thalweg.engine.statistics import Capacity
 from thalweg.engine.timeline import Timeline
 from thalweg.engine.token_rows import CompressedVocabulary
 from thalweg.engine.tokenizer import Tokenizer
@@ -77,6 +79,18 @@ def build_engine(
         scheduler.set_step_time_curve(step_times)
     limits = Limits(facts.vocab_size, config.scheduler.max_model_len, geometry.tokens_per_block, sizes.num_blocks)
     admission = Admission(tokenizer, limits, config.seed)
+    instruments = Instruments.build(
+        config.statistics,
+        Capacity(
+            max_num_seqs=config.scheduler.max_num_seqs,
+            num_blocks=sizes.num_blocks,
+            num_state_slots=sizes.num_state_slots,
+            num_devices=config.parallel.context,
+            peak_tflops=config.statistics.peak_tflops,
+        ),
+        model_name=config.model or path.name,
+        rank=0 if communicator is None else communicator.rank,
+    )
     if model is None:
         model = Model.load(path, mode=config.mode, arithmetic=config.arithmetic, ops=ops)
     runner = StreamRunner(
@@ -87,6 +101,7 @@ def build_engine(
         check_lengths=config.backend.check_lengths,
         timeline=timeline,
     )
+    instruments.serve("cpu" if backend.name == "cpu" else "gpu")
     _LOG.info("loaded %s: %d cache blocks, %d state slots", path, sizes.num_blocks, sizes.num_state_slots)
     return LLMEngine(
         scheduler,
@@ -96,6 +111,7 @@ def build_engine(
         is_async=config.scheduler.async_scheduling,
         communicator=communicator,
         timeline=timeline,
+        instruments=instruments,
     )
 
 

@@ -12,9 +12,10 @@ import numpy as np
 
 from thalweg.engine.admission import Admission
 from thalweg.engine.inflight import InflightStep, Runner
+from thalweg.engine.instruments import Instruments
 from thalweg.engine.post_process import PostProcessor
 from thalweg.engine.requests import RequestTable, SamplingRow
-from thalweg.engine.stats import StepStatistics
+from thalweg.engine.statistics import StepRecord, StepStatistics
 from thalweg.engine.timeline import NullTimeline, Timeline
 from thalweg.engine.tokenizer import Tokenizer
 from thalweg.interfaces import (
@@ -48,7 +49,7 @@ class LLMEngine:
 
     is_async: as the scheduler was told. A decode step then stays in flight, and its outputs come with the next call of
     `step`. communicator: of the data-parallel group whose ranks step together; None = alone. timeline: records what the
-    host and the device do.
+    host and the device do. instruments: statistics, metrics and the profile server; the engine closes them.
     """
 
     def __init__(
@@ -61,6 +62,7 @@ class LLMEngine:
         is_async: bool = False,
         communicator: Communicator | None = None,
         timeline: Timeline | None = None,
+        instruments: Instruments | None = None,
     ) -> None:
         self._scheduler = scheduler
         self._runner = runner
@@ -79,7 +81,7 @@ class LLMEngine:
         self._ready: list[RequestOutput] = []
         self._failure: str | None = None
         self._is_closed = False
-        self.statistics = StepStatistics()
+        self.instruments = Instruments() if instruments is None else instruments
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -89,6 +91,11 @@ class LLMEngine:
     def scheduler(self) -> Scheduler:
         """For statistics and tests; planning is the engine's."""
         return self._scheduler
+
+    @property
+    def statistics(self) -> StepStatistics:
+        """Totals, the figures of the last steps, and callbacks."""
+        return self.instruments.statistics
 
     @property
     def is_async(self) -> bool:
@@ -139,7 +146,7 @@ class LLMEngine:
         """End these requests and return how many were unfinished; their final outputs come with the next step."""
         wanted = [request_ids] if isinstance(request_ids, str) else request_ids
         states = [state for state in map(self._table.by_request, dict.fromkeys(wanted)) if state is not None]
-        self._ready += self._post_processor.end(states, FinishReason.ABORT)
+        self._deliver(self._post_processor.end(states, FinishReason.ABORT))
         self._abort_sequences([state.sequence_id for state in states])
         return len(states)
 
@@ -174,6 +181,7 @@ class LLMEngine:
         if not self._is_closed:
             self._is_closed = True
             self._inflight = None
+            self.instruments.close()
             self._runner.close()
 
     def __enter__(self) -> Self:
@@ -189,6 +197,7 @@ class LLMEngine:
         if plan is None:
             self._process_inflight()
             return
+        self.instruments.before_step()
         with self._span("launch", plan):
             step = self._runner.launch(plan, self._inflight)
         self._process_inflight()
@@ -219,14 +228,18 @@ class LLMEngine:
             outcome = self._scheduler.process(collected.result)
         with self._span("outputs", step.plan):
             processed = self._post_processor.process(step.plan, outcome, collected.broken_rows)
-            self._ready += processed.outputs
+            self._deliver(processed.outputs)
             self._abort_sequences(processed.stopped_ids)
         now = time.perf_counter()
         self.statistics.record(
-            step.plan,
-            num_output_tokens=int(outcome.token_ids.size),
-            forward_s=collected.forward_s,
-            step_s=now - max(step.started_s, self._processed_s),
+            StepRecord(
+                plan=step.plan,
+                outcome=outcome,
+                forward_ms=1000 * collected.forward_s,
+                sampler_ms=1000 * collected.sampler_s,
+                step_ms=1000 * (now - max(step.started_s, self._processed_s)),
+                first_token_ms=tuple(1000 * seconds for seconds in processed.first_token_s),
+            )
         )
         self._processed_s = now
 
@@ -270,7 +283,11 @@ class LLMEngine:
     def _fail(self, reason: str) -> None:
         self._failure = reason
         self._inflight = None
-        self._ready += self._post_processor.end(list(self._table), FinishReason.ERROR, f"the engine failed: {reason}")
+        self._deliver(self._post_processor.end(list(self._table), FinishReason.ERROR, f"the engine failed: {reason}"))
+
+    def _deliver(self, outputs: Sequence[RequestOutput]) -> None:
+        self._ready += outputs
+        self.statistics.record_finished(outputs)
 
     def _take_ready(self) -> list[RequestOutput]:
         outputs, self._ready = self._ready, []

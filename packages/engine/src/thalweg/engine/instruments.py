@@ -13,38 +13,45 @@ if TYPE_CHECKING:
     from thalweg.engine.statistics.prometheus import EngineMetrics
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Instruments:
     """What an engine carries along; on their own, statistics without usage and nothing else."""
 
     statistics: StepStatistics = field(default_factory=StepStatistics)
     metrics: EngineMetrics | None = None
+    """Its `registry` is what Prometheus scrapes."""
+    options: StatisticsConfig = field(default_factory=StatisticsConfig)
+    rank: int = 0
     profile_server: ProfileServer | None = None
 
     @classmethod
-    def build(
-        cls, options: StatisticsConfig, capacity: Capacity, *, model_name: str, device: str = "cpu", rank: int = 0
-    ) -> Self:
-        """Make what the options ask for.
+    def build(cls, options: StatisticsConfig, capacity: Capacity, *, model_name: str, rank: int = 0) -> Self:
+        """What the options ask for, without the profile server.
 
-        device: its kind, "cpu" or "gpu". rank: of this engine in its group, and number of its device.
-        Raises ConfigError for metrics without the extra. A port that is in use only costs the profile server.
+        rank: of this engine in its group. Raises ConfigError for metrics without the extra.
         """
-        statistics = StepStatistics(
-            capacity, interval_steps=options.logging_interval_steps if options.log_stats else 0, rank=rank
-        )
-        metrics = None
+        interval = options.logging_interval_steps if options.log_stats else 0
+        instruments = cls(StepStatistics(capacity, interval_steps=interval, rank=rank), options=options, rank=rank)
         if options.metrics:
             from thalweg.engine.statistics.prometheus import EngineMetrics
 
-            metrics = EngineMetrics(capacity, model_name=model_name, rank=rank)
-            metrics.follow(statistics)
-        server, port = None, options.profile_port
+            instruments.metrics = EngineMetrics(capacity, model_name=model_name, rank=rank)
+            instruments.metrics.follow(instruments.statistics)
+        return instruments
+
+    def serve(self, device: str) -> None:
+        """Start the profile server if there is to be one; a port that cannot be had only costs the server.
+
+        device: "cpu" or "gpu", for file names. The rank stands for the number of the device.
+        """
+        port = self.options.profile_port
         if port is not None:
-            server = ProfileServer.start(
-                port + rank if port else 0, output_dir=options.profile_dir, device=f"{device}{rank}", rank=rank
+            self.profile_server = ProfileServer.start(
+                port + self.rank if port else 0,
+                output_dir=self.options.profile_dir,
+                device=f"{device}{self.rank}",
+                rank=self.rank,
             )
-        return cls(statistics, metrics, server)
 
     def before_step(self) -> None:
         """Called by the engine's thread at the start of each step; never raises."""

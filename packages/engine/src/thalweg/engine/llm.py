@@ -15,6 +15,7 @@ from thalweg.engine.admission import PromptTooLongError, to_params
 from thalweg.engine.assembly import build_engine
 from thalweg.engine.config import EngineConfig
 from thalweg.engine.engine import LLMEngine
+from thalweg.engine.timeline import Timeline
 from thalweg.engine.tokenizer import Tokenizer
 from thalweg.interfaces import (
     CompletionOutput,
@@ -46,16 +47,22 @@ class LLM:
     config: a whole configuration; without it one is built from defaults, environment and `overrides`, which are flat
     option names (`max_model_len=512`; `thalweg config` lists them). Preempted requests are recomputed, not ended,
     unless `stop_preempted_request=True` is given by name: in a section of `config` it looks like the default.
+    timeline: records what host and device do, step by step.
     Raises ConfigError for an unknown option or a bad value, CheckpointError for a damaged checkpoint.
     """
 
     def __init__(
-        self, model: str | os.PathLike[str] | None = None, *, config: EngineConfig | None = None, **overrides: Any
+        self,
+        model: str | os.PathLike[str] | None = None,
+        *,
+        config: EngineConfig | None = None,
+        timeline: Timeline | None = None,
+        **overrides: Any,
     ) -> None:
         if model is not None:
             overrides["model"] = model
         config = EngineConfig.build(**overrides) if config is None else config.with_options(**overrides)
-        self._engine = build_engine(config.with_defaults(stop_preempted_request=False))
+        self._engine = build_engine(config.with_defaults(stop_preempted_request=False, log_stats=False))
         self._counter = itertools.count()
 
     @property

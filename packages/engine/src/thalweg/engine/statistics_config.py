@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from thalweg.engine.sections import is_int, require_bool
 from thalweg.interfaces import ConfigError, shown
 
 LOGGING_INTERVAL_STEPS = 100
+_MAX_TFLOPS = 1e9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,15 +31,15 @@ class StatisticsConfig:
     def __post_init__(self) -> None:
         require_bool("log_stats", self.log_stats)
         require_bool("metrics", self.metrics)
-        if not is_int(self.logging_interval_steps):
+        interval = self.logging_interval_steps
+        if not is_int(interval) or not -(1 << 31) <= interval < 1 << 31:
             raise ConfigError(
-                f"logging_interval_steps is {shown(self.logging_interval_steps)}; it must be an integer, 0 or less for "
-                "no lines"
+                f"logging_interval_steps is {shown(interval)}; it must be an integer of 32 bits, 0 or less for no lines"
             )
         peak = self.peak_tflops
         is_number = isinstance(peak, int | float) and not isinstance(peak, bool)
-        if peak is not None and not (is_number and math.isfinite(peak) and peak > 0):
-            raise ConfigError(f"peak_tflops is {shown(peak)}; it must be None or a finite number above 0")
+        if peak is not None and not (is_number and 0 < peak <= _MAX_TFLOPS):
+            raise ConfigError(f"peak_tflops is {shown(peak)}; it must be None or from above 0 to {_MAX_TFLOPS:g}")
         port = self.profile_port
         if port is not None and (not is_int(port) or not 0 <= port < 1 << 16):
             raise ConfigError(f"profile_port is {shown(port)}; it must be None or an integer from 0 to 65535")

@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print what `thalweg generate` would use. Raises ThalwegError for a bad option, variable or checkpoint."""
-    config = engine_config(arguments).with_defaults(stop_preempted_request=False)
+    config = engine_config(arguments).with_defaults(stop_preempted_request=False, log_stats=False)
     notes = [_unknown_note(name, close) for name, close in unknown_variables().items()]
     try:
         directory = checkpoint_directory(config)

@@ -17,6 +17,8 @@ from thalweg.interfaces import RequestOutput
 
 _LOG = logging.getLogger("thalweg.engine.statistics")
 
+MAX_WINDOW_STEPS = 10_000
+
 StepCallback = Callable[[StepRecord], object]
 FinishCallback = Callable[[Sequence[RequestOutput]], object]
 T = TypeVar("T")
@@ -54,12 +56,14 @@ class StepStatistics:
     ) -> None:
         """capacity: what usage is measured against; None leaves those figures out.
 
-        interval_steps: steps between two lines, and the length of the window; 0 or less: no lines.
+        interval_steps: steps between two lines, and the length of the window, which has at most 10,000 steps; 0 or
+        less: no lines, and a window of 100.
         """
         self.totals = StepTotals()
         self._interval = interval_steps
         self._clock = clock
-        self._window = StepWindow(interval_steps if interval_steps > 0 else LOGGING_INTERVAL_STEPS, capacity)
+        window = min(interval_steps, MAX_WINDOW_STEPS) if interval_steps > 0 else LOGGING_INTERVAL_STEPS
+        self._window = StepWindow(window, capacity)
         self._reporter = LineReporter(rank)
         self._on_step: list[_Guarded[StepRecord]] = [_Guarded(self._add)]
         self._on_finish: list[_Guarded[Sequence[RequestOutput]]] = []
