@@ -62,7 +62,9 @@ class LLM:
         if model is not None:
             overrides["model"] = model
         config = EngineConfig.build(**overrides) if config is None else config.with_options(**overrides)
-        self._engine = build_engine(config.with_defaults(stop_preempted_request=False, log_stats=False))
+        self._engine = build_engine(
+            config.with_defaults(stop_preempted_request=False, log_stats=False), timeline=timeline
+        )
         self._counter = itertools.count()
 
     @property

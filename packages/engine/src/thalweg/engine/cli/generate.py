@@ -30,6 +30,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="one prompt a line, blank lines skipped; - is standard input, which is also read without any prompt",
     )
     parser.add_argument("--json", action="store_true", help="print one RequestOutput a line, as JSON")
+    parser.add_argument(
+        "--trace", metavar="FILE", help="write what host and device did when, for Perfetto or chrome://tracing"
+    )
     add_sampling_options(parser)
     add_engine_options(parser)
 
@@ -39,19 +42,42 @@ def run(arguments: argparse.Namespace) -> int:
     params = sampling_params(arguments)
     config = engine_config(arguments)
     prompts = _prompts(arguments)
+    if arguments.trace is not None:
+        _check_writable("--trace", arguments.trace)
     # Read when torch loads. The threads of a small model often wait for each other; if they spin meanwhile, a machine
     # that has other work to do spends ten times the processor time.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     from thalweg.engine.llm import LLM
+    from thalweg.engine.timeline import Timeline
 
-    with LLM(config=config) as llm:
-        outputs = llm.generate(prompts, params, use_tqdm=sys.stderr.isatty())
-    for number, output in enumerate(outputs, start=1):
-        print(json.dumps(dataclasses.asdict(output), ensure_ascii=False) if arguments.json else _text(output, number))
+    timeline = None if arguments.trace is None else Timeline()
+    with LLM(config=config, timeline=timeline) as llm:
+        try:
+            outputs = llm.generate(prompts, params, use_tqdm=sys.stderr.isatty())
+            for number, output in enumerate(outputs, start=1):
+                print(_json(output) if arguments.json else _text(output, number))
+        finally:  # a run that fails or is interrupted is worth looking at, too
+            if timeline is not None:
+                timeline.write(arguments.trace)
     num_failed = sum(output.error is not None for output in outputs)
     if num_failed:
         print(f"thalweg: {num_failed} of {len(outputs)} prompts failed", file=sys.stderr)
     return int(num_failed > 0)
+
+
+def _check_writable(flag: str, path: str) -> None:
+    """Raise ConfigError unless the file can be written; leaves what is there as it is."""
+    existed = os.path.lexists(path)
+    try:
+        open(path, "ab").close()
+        if not existed:
+            os.remove(path)
+    except OSError as error:
+        raise ConfigError(f"{flag} {path} cannot be written: {error.strerror}") from None
+
+
+def _json(output: RequestOutput) -> str:
+    return json.dumps(dataclasses.asdict(output), ensure_ascii=False)
 
 
 def _text(output: RequestOutput, number: int) -> str:
