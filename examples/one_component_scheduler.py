@@ -7,7 +7,7 @@ import numpy as np
 
 from thalweg.interfaces import SequenceStatus, StepKind, StepPlan, StepResult
 from thalweg.scheduler import Scheduler, SchedulerConfig
-from thalweg.scheduler.vote import run_local_vote
+from thalweg.scheduler.vote import plan_step
 
 EOS = 100
 
@@ -39,7 +39,7 @@ def main() -> None:
         outputs[sequence_id] = []
 
     while scheduler.has_unfinished:
-        plan = run_local_vote(scheduler)
+        plan = plan_step(scheduler)
         outcome = scheduler.process(toy_model(plan))
         scheduler.release(plan.step)
         print(f"step {plan.step:2} {plan.kind.name.lower():7} rows {plan.sequence_ids} queries {plan.query_lengths}")

@@ -10,7 +10,7 @@ from scheduler_testing.driver import Driver
 from scheduler_testing.sampler import Script, sample
 
 from thalweg.interfaces import BlockAllocator, StepKind, StepPlan
-from thalweg.scheduler.vote import run_local_vote
+from thalweg.scheduler.vote import plan_step
 
 
 def add(core_scheduler: Any, token_ids: object, **options: Any) -> int:
@@ -328,7 +328,7 @@ def test_the_local_vote_runs_a_request_to_its_end(core: Core) -> None:
     driver.add(5, max_tokens=3)
     kinds = []
     while driver.scheduler.has_unfinished:
-        plan = run_local_vote(driver.scheduler)
+        plan = plan_step(driver.scheduler)
         kinds.append(plan.kind)
         driver.finish(plan)
     assert kinds == [StepKind.PREFILL, StepKind.DECODE, StepKind.DECODE, StepKind.DECODE]

@@ -11,7 +11,7 @@ from scheduler_testing.sampler import EOS, Script, sample
 
 from thalweg.interfaces import StepKind, StepOutcome, StepPlan
 from thalweg.scheduler.config import SchedulerConfig
-from thalweg.scheduler.vote import run_local_vote
+from thalweg.scheduler.vote import plan_step
 
 
 class Step(NamedTuple):
@@ -98,7 +98,7 @@ class Driver:
         return child
 
     def plan(self) -> StepPlan:
-        return run_local_vote(self.scheduler)
+        return plan_step(self.scheduler)
 
     def plan_decode(self) -> StepPlan:
         """A step whose vote was lost."""

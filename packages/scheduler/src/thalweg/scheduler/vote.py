@@ -59,11 +59,6 @@ def plan_step(
     return scheduler.finish_step(StepKind.PREFILL if is_prefill else StepKind.DECODE)
 
 
-def run_local_vote(scheduler: Scheduler) -> StepPlan:
-    """`plan_step` of a scheduler that is the only rank of its group."""
-    return plan_step(scheduler)
-
-
 def _is_won(vote: VoteRound, wants: bool, communicator: Communicator | None) -> bool:
     if vote == VoteRound.NONE:
         return False
