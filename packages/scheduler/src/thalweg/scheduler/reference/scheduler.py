@@ -102,8 +102,6 @@ class Scheduler:
         self._unreleased: dict[int, list[Sequence]] = {}
         """Finished sequences by the step that listed them, until `release`."""
 
-    # Requests
-
     def add(
         self,
         token_ids: NDArray[np.int32],
@@ -178,8 +176,6 @@ class Scheduler:
         if sequence is not None:
             sequence.is_schedulable = True
 
-    # Steps
-
     def begin_step(self, anyone_running: bool, anyone_half_prefilled: bool = False) -> Ballot:
         self._order.check_begin()
         vote = choose_round(self._state, anyone_running, anyone_half_prefilled)
@@ -219,8 +215,6 @@ class Scheduler:
             sequence.has_left = True
             self._state.forget(sequence)
         return outcome
-
-    # Memory
 
     def release(self, step: int) -> None:
         """Does nothing the second time. Raises ValueError for a step that was not planned yet."""
@@ -262,8 +256,6 @@ class Scheduler:
     def state_slots(self) -> BlockAllocator:
         return self._state.memory.state_slots
 
-    # Verify lengths
-
     def set_step_time_curve(self, points: SequenceOf[tuple[int, float]]) -> None:
         """Raises ConfigError, which is a ValueError, when the scheduler was built without a verify budget."""
         if self._state.verify_budget is None:
@@ -281,8 +273,6 @@ class Scheduler:
         """Without a verify budget nobody listens."""
         if self._state.verify_budget is not None:
             self._state.verify_budget.record_step_time(num_rows, graph_size, forward_ms, sampler_ms)
-
-    # What the group agrees on, and what tests look at
 
     @property
     def has_unfinished(self) -> bool:
