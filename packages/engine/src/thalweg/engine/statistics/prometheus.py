@@ -31,6 +31,18 @@ _TOKENS = (1, 4, 16, 64, 256, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 13107
 _VERIFY_LENGTHS = tuple(range(1, 17))
 
 
+class _ByLabel(dict[str, Counter]):
+    """The counters of one name by the value of a label, looked up once: that is slow in the client."""
+
+    def __init__(self, make: Callable[[str], Counter]) -> None:
+        super().__init__()
+        self._make = make
+
+    def __missing__(self, value: str) -> Counter:
+        self[value] = counter = self._make(value)
+        return counter
+
+
 class EngineMetrics:
     """Counters, gauges and histograms that follow an engine's statistics."""
 
@@ -78,8 +90,8 @@ class EngineMetrics:
         self._chunked.set(stats.num_chunked)
         self._kv_usage.set(1 - stats.num_free_blocks / (capacity.num_blocks - 1))
         self._state_usage.set(1 - stats.num_free_state_slots / (capacity.num_state_slots - 1))
-        self._steps.labels(**self._labels, kind=kind).inc()
-        self._step_seconds.labels(**self._labels, kind=kind).inc(record.step_ms / 1000)
+        self._steps[kind].inc()
+        self._step_seconds[kind].inc(record.step_ms / 1000)
         self._preemptions.inc(stats.num_preempted - self._num_preempted)
         self._num_preempted = stats.num_preempted
         self._output_tokens.inc(record.outcome.token_ids.size)
@@ -94,7 +106,7 @@ class EngineMetrics:
         """Count requests that ended."""
         for output in outputs:
             reason = output.outputs[0].finish_reason if output.outputs else None
-            self._finished.labels(**self._labels, finished_reason=reason or "error").inc()
+            self._finished[reason or "error"].inc()
         metrics = [output.metrics for output in outputs]
         times = [each.total_time_s for each in metrics if each.total_time_s is not None]
         self._request_time.observe(np.array(times))
@@ -112,18 +124,17 @@ class EngineMetrics:
         self._draft_tokens.inc(int(drafts.sum()))
         self._accepted_tokens.inc(int(accepted.sum()))
         for position in range(int(drafts.max())):
-            by_position = self._accepted_by_position.labels(**self._labels, position=str(position))
-            by_position.inc(int((accepted > position).sum()))
+            self._accepted_by_position[str(position)].inc(int((accepted > position).sum()))
 
     def _take_token_times(self, record: StepRecord) -> None:
         """Time between the tokens of a sequence; tokens of one step share the time since the step before."""
         now, plan, last = self._clock(), record.plan, self._last_token_s
         counts = np.diff(record.outcome.token_offsets)
-        rows = [(row, n) for row, n in zip(plan.sequence_ids.tolist(), counts.tolist(), strict=True) if n]
-        gaps = [((now - last[row]) / n, n) for row, n in rows if row in last]
-        if gaps:
-            self._inter_token_time.observe(np.repeat([gap for gap, _ in gaps], [n for _, n in gaps]))
-        last.update((row, now) for row, _ in rows)
+        ids, counts = plan.sequence_ids[counts > 0].tolist(), counts[counts > 0]
+        gaps = (now - np.array([last.get(sequence_id, np.nan) for sequence_id in ids])) / counts
+        is_known = ~np.isnan(gaps)
+        self._inter_token_time.observe(np.repeat(gaps[is_known], counts[is_known]))
+        last.update(dict.fromkeys(ids, now))
         for ids in (plan.finished_ids, plan.dropped_ids, record.outcome.completed_ids):
             for sequence_id in ids.tolist():
                 last.pop(sequence_id, None)
@@ -136,20 +147,18 @@ class EngineMetrics:
         self._state_usage = self._gauge("state_slot_usage_perc", "Used part of the state slots, from 0 to 1")
 
     def _make_counters(self) -> None:
-        self._preemptions = self._counter("num_preemptions", "Preemptions").labels(**self._labels)
-        self._prompt_tokens = self._counter("prompt_tokens", "Prefilled tokens").labels(**self._labels)
-        self._output_tokens = self._counter("generation_tokens", "Generated tokens").labels(**self._labels)
-        self._steps = self._counter("steps", "Steps by kind", "kind")
-        self._step_seconds = self._counter("step_seconds", "Time of steps by kind", "kind")
-        self._finished = self._counter("request_success", "Requests that ended, by reason", "finished_reason")
-        self._drafts = self._counter("spec_decode_num_drafts", "Rows verified with drafts").labels(**self._labels)
-        self._draft_tokens = self._counter("spec_decode_num_draft_tokens", "Verified drafts").labels(**self._labels)
-        self._accepted_tokens = self._counter("spec_decode_num_accepted_tokens", "Accepted drafts").labels(
-            **self._labels
-        )
-        self._accepted_by_position = self._counter(
+        self._preemptions = self._counter("num_preemptions", "Preemptions")
+        self._prompt_tokens = self._counter("prompt_tokens", "Prefilled tokens")
+        self._output_tokens = self._counter("generation_tokens", "Generated tokens")
+        self._drafts = self._counter("spec_decode_num_drafts", "Rows verified with drafts")
+        self._draft_tokens = self._counter("spec_decode_num_draft_tokens", "Verified drafts")
+        self._accepted_tokens = self._counter("spec_decode_num_accepted_tokens", "Accepted drafts")
+        self._accepted_by_position = self._counters(
             "spec_decode_num_accepted_tokens_per_pos", "Accepted drafts by position from 0", "position"
         )
+        self._steps = self._counters("steps", "Steps by kind", "kind")
+        self._step_seconds = self._counters("step_seconds", "Time of steps by kind", "kind")
+        self._finished = self._counters("request_success", "Requests that ended, by reason", "finished_reason")
 
     def _make_histograms(self) -> None:
         self._time_to_first_token = self._histogram("time_to_first_token_seconds", "From arrival", _SECONDS)
@@ -162,8 +171,13 @@ class EngineMetrics:
     def _gauge(self, name: str, text: str) -> Gauge:
         return Gauge(f"thalweg:{name}", text, list(self._labels), registry=self.registry).labels(**self._labels)
 
-    def _counter(self, name: str, text: str, *more_labels: str) -> Counter:
-        return Counter(f"thalweg:{name}", text, [*self._labels, *more_labels], registry=self.registry)
+    def _counter(self, name: str, text: str) -> Counter:
+        counter = Counter(f"thalweg:{name}", text, list(self._labels), registry=self.registry)
+        return counter.labels(**self._labels)
+
+    def _counters(self, name: str, text: str, label: str) -> _ByLabel:
+        counter = Counter(f"thalweg:{name}", text, [*self._labels, label], registry=self.registry)
+        return _ByLabel(lambda value: counter.labels(**self._labels, **{label: value}))
 
     def _histogram(self, name: str, text: str, bounds: Sequence[float]) -> BatchHistogram:
         histogram = BatchHistogram(f"thalweg:{name}", text, bounds, self._labels)
