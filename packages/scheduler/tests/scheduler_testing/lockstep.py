@@ -152,6 +152,9 @@ class Lockstep:
         is_won = (vote == VoteRound.ANY and any(wants)) or (vote == VoteRound.ALL and all(wants))
         asked = [rank.twin.prepared is not None for rank in self.ranks]
         assert asked == (wants if is_won else [False] * len(wants))
+        for rank, does_want, was_asked in zip(self.ranks, wants, asked, strict=True):
+            rank.steps_wanting = rank.steps_wanting + 1 if does_want and not was_asked else 0
+            assert rank.steps_wanting <= self.workload.config.prefill_interval_any, "a lone rank waits for ever"
         has_prefill = any(rank.twin.prepared for rank in self.ranks)
         assert kind == (StepKind.PREFILL if has_prefill else StepKind.DECODE)
 

@@ -48,6 +48,8 @@ class Rank:
         self.plan: StepPlan | None = None
         self.flags = GroupFlags(unfinished=True, running=False, half_prefilled=False)
         self.has_moved = False
+        self.steps_wanting = 0
+        """Steps since it was last asked for the prefill that it wants."""
         if workload.curve is not None:
             self.twin.call("set_step_time_curve", workload.curve)
             self.varies_lengths = True
@@ -151,9 +153,13 @@ class Rank:
 
     def release(self, step: int) -> None:
         """Allow the scheduler to reuse what ended with this step."""
+        before = self.twin.state()["sequences"]
         self.twin.call("release", step)
+        after = self.twin.state()["sequences"]
+        for sequence_id in self.finished_in.pop(step):
+            left = after.get(sequence_id, {"blocks": []})["blocks"]
+            assert left == (before[sequence_id]["blocks"] if sequence_id in self.held else [])
         self.unreleased.remove(step)
-        self.finished_in.pop(step)
         self.copy_sources = [source for source in self.copy_sources if source[0] is None or source[0] != step - 1]
         self.check_state()
 
