@@ -229,6 +229,28 @@ def test_a_line_is_logged_at_step_0_and_every_interval_by_another_thread(
     assert {line.thread for line in lines}.isdisjoint({threading.get_ident()})
 
 
+@pytest.mark.parametrize(("rank", "delay_s"), [(0, 0.0), (3, 0.015), (8, 0.0), (15, 0.035)])
+def test_ranks_write_their_lines_one_after_the_other(
+    make_record: MakeRecord, monkeypatch: pytest.MonkeyPatch, rank: int, delay_s: float
+) -> None:
+    slept: list[float] = []
+    monkeypatch.setattr("thalweg.engine.statistics.reporter.time.sleep", slept.append)
+    statistics = StepStatistics(CAPACITY, interval_steps=1, rank=rank)
+    statistics.record(make_record(0))
+    statistics.close()
+    assert slept == [pytest.approx(delay_s)]
+
+
+def test_a_window_has_a_limit_however_rare_the_lines_are(make_record: MakeRecord) -> None:
+    statistics = StepStatistics(CAPACITY, interval_steps=1 << 30)
+    record = make_record(1)
+    for _ in range(10_010):
+        statistics.record(record)
+    figures = statistics.figures()
+    assert figures is not None
+    assert figures.timings[0].num_calls == 10_000
+
+
 @pytest.mark.parametrize("interval", [0, -1])
 def test_without_an_interval_nothing_is_logged_and_no_thread_starts(
     make_record: MakeRecord, caplog: pytest.LogCaptureFixture, interval: int

@@ -6,6 +6,7 @@ import argparse
 import dataclasses
 import io
 import json
+import logging
 import os
 import sys
 from pathlib import Path
@@ -15,6 +16,7 @@ from thalweg.engine.cli.options import add_engine_options, add_sampling_options,
 from thalweg.interfaces import ConfigError
 
 if TYPE_CHECKING:
+    from thalweg.engine.config import EngineConfig
     from thalweg.interfaces import RequestOutput
 
 _USAGE = "%(prog)s [--prompt TEXT ...] [--prompts-file FILE] [sampling options] [engine options]"
@@ -44,6 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
     prompts = _prompts(arguments)
     if arguments.trace is not None:
         _check_writable("--trace", arguments.trace)
+    _show_statistics(config)
     # Read when torch loads. The threads of a small model often wait for each other; if they spin meanwhile, a machine
     # that has other work to do spends ten times the processor time.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -63,6 +66,14 @@ def run(arguments: argparse.Namespace) -> int:
     if num_failed:
         print(f"thalweg: {num_failed} of {len(outputs)} prompts failed", file=sys.stderr)
     return int(num_failed > 0)
+
+
+def _show_statistics(config: EngineConfig) -> None:
+    """Let the statistics line reach standard error, if somebody asked for it."""
+    logger = logging.getLogger("thalweg.engine.statistics")
+    if config.with_defaults(log_stats=False).statistics.log_stats and not logger.handlers:
+        logger.addHandler(logging.StreamHandler())
+        logger.setLevel(logging.INFO)
 
 
 def _check_writable(flag: str, path: str) -> None:

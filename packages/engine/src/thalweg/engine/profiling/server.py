@@ -58,10 +58,12 @@ class ProfileServer:
     ) -> Self | None:
         """A server, or None, and a warning in the log, when the port cannot be had: an engine runs without it too."""
         try:
-            return cls(port, StepProfiler(**options), output_dir=output_dir, device=device, rank=rank)
+            server = cls(port, StepProfiler(**options), output_dir=output_dir, device=device, rank=rank)
         except (OSError, OverflowError) as error:
             _LOG.warning("the profile server is off: port %d cannot be used (%s)", port, error)
             return None
+        _LOG.info("the profile server listens on %s:%d", HOST, server.port)
+        return server
 
     @property
     def port(self) -> int:

@@ -83,7 +83,7 @@ class StepStatistics:
 
     def record_finished(self, outputs: Sequence[RequestOutput]) -> None:
         """Take outputs; those that are not final are left out."""
-        final = [output for output in outputs if output.finished]
+        final = [output for output in outputs if output.finished] if self._on_finish else []
         if final:
             for callback in self._on_finish:
                 callback(final)
