@@ -284,6 +284,8 @@ class LLMEngine:
         self._failure = reason
         self._inflight = None
         self._deliver(self._post_processor.end(list(self._table), FinishReason.ERROR, f"the engine failed: {reason}"))
+        if self._communicator is not None:
+            self._communicator.fail(reason)
 
     def _deliver(self, outputs: Sequence[RequestOutput]) -> None:
         self._ready += outputs
