@@ -93,6 +93,25 @@ def test_a_slope_sample_leaves_after_five_thousand_steps(kind: BudgetKind) -> No
     assert not expected
 
 
+def test_exactly_five_thousand_steps_count(kind: BudgetKind) -> None:
+    """With the first of them the last of ten samples of its size leaves, and the size no longer counts."""
+    budget = kind.with_curve((8, 10.0), (16, 10.0))
+    for size, excess_ms in [(8, 3.0)] * 10 + [(16, 1.0)] * 4990:
+        budget.record_step_time(3, size, 10.0 + excess_ms * size, 1.0)
+    assert budget.slope_ms == 2.0
+    budget.record_step_time(3, 16, 10.0 + 16.0, 1.0)
+    assert budget.slope_ms == 1.0
+
+
+def test_a_negative_slope_counts_as_zero(kind: BudgetKind) -> None:
+    """Two tokens in 20.5 ms do not pay; if the measured half millisecond per token came off, they would."""
+    budget = kind.with_curve((1, 10.0), (4, 20.5))
+    for _ in range(10):
+        budget.record_step_time(3, 4, 18.5, 0.0)
+    assert budget.slope_ms == -0.5
+    assert lengths(budget, [[1.0]]) == [1]
+
+
 def test_the_worked_example_verifies_four_and_two_drafts(kind: BudgetKind) -> None:
     """0.111, 0.211, 0.268, 0.276, 0.250 tokens/ms at 2, 4, 6, 8, 12 query tokens."""
     survival = [[0.95, 0.85, 0.6, 0.3, 0.1], [0.7, 0.4, 0.2, 0.1, 0.05]]
