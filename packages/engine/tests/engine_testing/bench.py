@@ -20,7 +20,7 @@ from thalweg.engine.timeline import Timeline
 from thalweg.engine.token_rows import CompressedVocabulary
 from thalweg.engine.tokenizer import Tokenizer
 from thalweg.engine.upload import Uploader
-from thalweg.interfaces import RequestOutput, SamplingParams
+from thalweg.interfaces import Communicator, RequestOutput, SamplingParams
 from thalweg.kernels import bind
 from thalweg.kernels.backends.cpu import CpuBackend
 from thalweg.scheduler import Scheduler, SchedulerConfig
@@ -43,6 +43,7 @@ class Bench:
         step_times: tuple[tuple[int, float], ...] = (),
         backend: CpuBackend | None = None,
         timeline: Timeline | None = None,
+        communicator: Communicator | None = None,
         scheduler_options: dict[str, Any] | None = None,
         **config: object,
     ) -> None:
@@ -77,6 +78,7 @@ class Bench:
             tokenizer,
             Admission(tokenizer, limits, seed=0),
             is_async=scheduler_config.async_scheduling,
+            communicator=communicator,
             timeline=timeline,
         )
         self.finals: dict[str, RequestOutput] = {}

@@ -189,10 +189,11 @@ def _is_done(work: Any) -> bool:
     """Wait a little. Raises RuntimeError if the reduction failed."""
     try:
         work.wait(_POLL)
+        return True
     except RuntimeError:
         if not work.is_completed():
             return False
-        work.wait(_POLL)  # it ended just now, or it failed and raises its own error here
+    work.wait(_POLL)  # it ended just now, or it failed and raises its own error here
     return True
 
 

@@ -6,6 +6,7 @@ import json
 import multiprocessing
 import os
 import signal
+import sys
 import time
 import traceback
 from collections.abc import Callable
@@ -40,7 +41,7 @@ class Launcher:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._context = multiprocessing.get_context("forkserver")
-        self._context.set_forkserver_preload(["rank_testing.launch", "thalweg.engine.communicator"])
+        self._context.set_forkserver_preload(["thalweg.engine.assembly", "thalweg.engine.communicator"])
         self._processes: list[BaseProcess] = []
 
     def start(self, program: Program, size: int, **options: Any) -> None:
@@ -111,3 +112,4 @@ def _main(program: Program, rank: int, size: int, directory: Path, options: dict
     except BaseException:
         (directory / f"error-{rank}.json").write_text(traceback.format_exc())
         raise
+    sys.exit(result.get("exit_code", 0) if isinstance(result, dict) else 0)
