@@ -125,7 +125,7 @@ def test_a_prompt_aborted_before_its_hand_over_is_dropped_with_one_record(core: 
     assert driver.scheduler.debug_state()["sequences"] == {}
 
 
-def test_a_held_prompt_that_is_dropped_keeps_its_memory(core: Core) -> None:
+def test_a_held_prompt_that_is_dropped_keeps_its_memory_but_not_its_draft_slot(core: Core) -> None:
     driver = prefiller(core)
     sequence = driver.add(5)
     driver.step()
@@ -133,6 +133,8 @@ def test_a_held_prompt_that_is_dropped_keeps_its_memory(core: Core) -> None:
     driver.scheduler.abort([sequence])
     assert driver.step().plan.dropped_ids.tolist() == [sequence]
     assert driver.scheduler.blocks.num_free == 63
+    # There are no more draft slots than running sequences, and no store reads them.
+    assert driver.scheduler.debug_state()["free_draft_slots"][0] == 1
     driver.scheduler.release_one(sequence)
     assert driver.scheduler.blocks.num_free == 64
 
