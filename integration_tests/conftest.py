@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +17,10 @@ from thalweg.engine.runner import StreamRunner
 from thalweg.interfaces import RequestOutput, StepPlan
 from thalweg.kernels import RecordFormat
 from thalweg.kernels.reference.cache import gather_records
+from thalweg.model import Model, write_random_checkpoint
+from thalweg.model.tiny import small_config
+
+sys.path.insert(0, str(Path(__file__).parent))
 
 FORMATS = {
     "window": RecordFormat.MXFP8,
@@ -124,3 +130,24 @@ class Recorder:
 @pytest.fixture
 def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
     return Recorder(monkeypatch)
+
+
+@pytest.fixture(scope="session")
+def small_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A random model of two layers, for long runs: both compress ratios, window, indexer, experts, Engram."""
+    path = tmp_path_factory.mktemp("small") / "checkpoint"
+    layers = {
+        "num_hidden_layers": 2,
+        "compress_ratios": [2, 1],
+        "kv_source_layer_ids": [0, 1],
+        "index_source_layer_ids": [0, 1],
+        "candidate_source_layer_id": 1,
+        "engram_layer_ids": [1],
+    }
+    write_random_checkpoint(path, small_config(**layers), seed=4)
+    return str(path)
+
+
+@pytest.fixture(scope="session")
+def small_model(small_checkpoint: str) -> Model:
+    return Model.load(small_checkpoint, mode="plain", arithmetic="float32")

@@ -1,0 +1,28 @@
+"""Whether steps overlap or not, requests say the same: a seeded tenth of the soak's random workloads."""
+
+from __future__ import annotations
+
+import pytest
+
+from async_testing.comparison import check_workloads
+from thalweg.model import Model
+
+BATCH = 25
+INTERESTING = {
+    "accepted drafts",
+    "chunks",
+    "cut in an accepted run",
+    "ended: abort",
+    "ended: length",
+    "ended: stop",
+    "in flight with the step before",
+    "preempted",
+    "shared out anew",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first_seed", [0, BATCH])
+def test_asynchronous_equals_synchronous(first_seed: int, small_checkpoint: str, small_model: Model) -> None:
+    seen = check_workloads(range(first_seed, first_seed + BATCH), small_checkpoint, small_model)
+    assert {name for name in INTERESTING if not seen[name]} == set(), seen
