@@ -6,10 +6,11 @@ of prompt rows in test_planning_ahead.py, the arithmetic of the budget in test_v
 
 import pytest
 from scheduler_testing.async_driver import AsyncDriver, async_config
-from scheduler_testing.cores import Core, small_config
+from scheduler_testing.cores import Core, load_core, small_config
 from scheduler_testing.driver import Driver
 
 from thalweg.interfaces import SequenceStatus
+from thalweg.scheduler.reference.memory import Memory
 
 IGNORED, LENGTH_CAPPED = SequenceStatus.FINISHED_IGNORED, SequenceStatus.FINISHED_LENGTH_CAPPED
 
@@ -59,6 +60,22 @@ def test_whichever_length_limit_comes_first_cuts_an_accepted_run(
     assert step.outcome.num_output_tokens.tolist() == [num_output]
     assert step.outcome.token_ids.tolist() == list(range(101, 100 + num_output))
     assert sum(len(later.closed) for later in driver.run()) == 0
+
+
+def test_a_checkpoint_that_no_chunk_may_end_at_costs_no_step(core: Core) -> None:
+    driver = Driver(core, small_config(lookahead_tokens=4))
+    driver.add(30, checkpoints=[2, 10])
+    assert [driver.step().plan.query_lengths.tolist() for _ in range(2)] == [[10], [20]]
+
+
+def test_a_chunk_that_is_refused_for_lack_of_memory_keeps_its_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The plain core, where the moment between the check of the memory and its allocation can be caught."""
+    driver = Driver(load_core("reference"))
+    driver.add(20, checkpoints=[10])
+    with monkeypatch.context() as patch:
+        patch.setattr(Memory, "start", lambda self, sequence: False)
+        assert driver.step().ids == []
+    assert [driver.step().plan.query_lengths.tolist() for _ in range(2)] == [[10], [10]]
 
 
 def query_lengths_of(driver: Driver, num_steps: int) -> list[list[int]]:
