@@ -53,6 +53,8 @@ def _check_decode(plan: StepPlan, workload: Workload, varies_lengths: bool) -> N
         assert (plan.query_lengths == 1 + draft_length).all()
     # The step in flight is expected to keep all its drafts.
     optimism = np.where(plan.previous_rows >= 0, draft_length + 1, 0)
+    reserved = plan.context_lengths - plan.query_lengths + draft_length + 1
+    assert np.array_equal(np.diff(plan.block_offsets), -(-reserved // workload.sizes["block_size"]))
     assert (plan.context_lengths == plan.committed_lengths - 1 + optimism + plan.query_lengths).all()
 
 
@@ -64,6 +66,7 @@ def _check_prefill(plan: StepPlan, state: dict[str, Any], ledger: Ledger) -> Non
     assert starts.tolist() == [state["sequences"][each]["num_computed"] for each in plan.sequence_ids.tolist()]
     is_chunk = plan.context_lengths < plan.committed_lengths
     assert config.chunked_prefill or not is_chunk.any()
+    assert np.array_equal(np.diff(plan.block_offsets), -(-plan.committed_lengths // workload.sizes["block_size"]))
     if not workload.is_prompt_engine:
         assert not is_chunk[:-1].any(), "only the last row may be cut"
     if not workload.is_default:

@@ -109,7 +109,7 @@ def assert_equal(first: Any, second: Any, name: str = "answer") -> None:
         assert first.keys() == second.keys(), f"{name}: {first.keys() ^ second.keys()}"
         for key in first:
             assert_equal(first[key], second[key], f"{name}[{key!r}]")
-    elif isinstance(first, tuple) and first != second:
+    elif isinstance(first, tuple):
         assert len(first) == len(second), name
         for index, (left, right) in enumerate(zip(first, second, strict=True)):
             assert_equal(left, right, f"{name}[{index}]")
