@@ -168,6 +168,35 @@ def test_a_child_inherits_what_the_request_asked_for(core: Core) -> None:
     assert last.outcome.num_output_tokens.tolist() == [4, 4]
 
 
+def test_a_child_of_a_structured_sequence_is_structured(core: Core) -> None:
+    driver = Driver(core)
+    driver.add(5, is_structured=True)
+    driver.step()
+    assert driver.state(fork(driver, 0))["structured_status"] == 1
+
+
+def test_a_child_waits_for_the_same_data_as_its_parent(core: Core) -> None:
+    driver = Driver(core)
+    parent = driver.add(5, is_schedulable=False)
+    child = fork(driver, parent)
+    assert driver.step().ids == []
+    driver.scheduler.set_schedulable(child)
+    assert driver.step().ids == [child]
+    assert driver.waiting == [parent]
+
+
+def test_parent_and_child_stop_at_the_same_checkpoints(core: Core) -> None:
+    driver = Driver(core)
+    parent = driver.add(50, checkpoints=[8, 20])
+    child = fork(driver, parent)
+    chunks: dict[int, list[int]] = {parent: [], child: []}
+    while any(sum(lengths) < 50 for lengths in chunks.values()):
+        step = driver.step()
+        for sequence_id, length in zip(step.ids, step.plan.query_lengths.tolist(), strict=True):
+            chunks[sequence_id] += [length] if step.is_prefill else []
+    assert chunks == {parent: [8, 12, 30], child: [8, 12, 30]}
+
+
 def test_nothing_is_taken_when_memory_is_short(core: Core) -> None:
     driver = decoding(core, 20, num_blocks=5, num_state_slots=3)
     taken = driver.scheduler.blocks.allocate(2)
