@@ -7,18 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 from engine_testing.bench import BLOCK, EOS, LETTERS, VOCAB, Bench, params
+from engine_testing.cores import MODES
 
 from thalweg.engine.admission import Admission, Limits
 from thalweg.engine.engine import EngineFailedError
 from thalweg.engine.tokenizer import Tokenizer
 from thalweg.interfaces import ConfigError, InvariantError, RequestError, SamplingParams
-from thalweg.scheduler import Scheduler, reference
 
-MODES = [
-    pytest.param((Scheduler, False), id="sync"),
-    pytest.param((reference.Scheduler, False), id="sync-reference"),
-    pytest.param((reference.Scheduler, True), id="async-reference"),
-]
 MakeBench = Callable[..., Bench]
 
 
