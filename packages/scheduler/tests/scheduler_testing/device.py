@@ -220,8 +220,9 @@ class Device:
             reads, writes, is_live = correction.draft_read_slots, correction.draft_write_slots, correction.is_live
         for row, sequence_id in enumerate(plan.sequence_ids.tolist()):
             if is_live[row]:
-                tag = self.draft_pool[reads[row]] if reads[row] else None
-                assert tag == self.draft_tags.get(sequence_id), f"step {plan.step}: draft slot of {sequence_id}"
+                expected = self.draft_tags.get(sequence_id)
+                assert bool(reads[row]) == (expected is not None), f"step {plan.step}: sequence {sequence_id}"
+                assert self.draft_pool[reads[row]] == expected, f"step {plan.step}: draft slot of {sequence_id}"
         for row, sequence_id in enumerate(plan.sequence_ids.tolist()):
             if writes[row]:
                 self.draft_pool[writes[row]] = self.draft_tags[sequence_id] = (sequence_id, plan.step)

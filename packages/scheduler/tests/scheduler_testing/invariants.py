@@ -8,6 +8,8 @@ from typing import Any
 
 from scheduler_testing.workload import Workload
 
+from thalweg.interfaces import StepKind, StepPlan
+
 
 def check_memory(
     state: dict[str, Any], workload: Workload, pinned_blocks: Iterable[int], pinned_slots: Iterable[int]
@@ -44,6 +46,13 @@ def _check_blocks(state: dict[str, Any], sizes: dict[str, Any], pinned: set[int]
             assert min(computed) >= end, f"block {block} has two writers"
 
 
+def check_copy_sources(state: dict[str, Any], listed: Iterable[StepPlan]) -> None:
+    """What plans copy from is nobody else's until the step after each of them is released."""
+    for plan in listed:
+        assert not set(plan.state_copies[:, 0].tolist()) & set(state["free_state_slots"])
+        assert not set(plan.block_copies[:, 0].tolist()) & set(state["free_blocks"])
+
+
 def check_queues(state: dict[str, Any], workload: Workload, rows: set[int]) -> None:
     """Everybody stands in one place at most. rows: sequences of prefill steps whose result is due."""
     queues = [*state["waiting"], *state["running"], *state["prompted"]]
@@ -54,6 +63,13 @@ def check_queues(state: dict[str, Any], workload: Workload, rows: set[int]) -> N
     for sequence_id, sequence in state["sequences"].items():
         is_somewhere = sequence_id in rows or sequence_id in queues
         assert is_somewhere or sequence["status"] >= 3, f"sequence {sequence_id} is lost"
+
+
+def check_order(state: dict[str, Any], plan: StepPlan) -> None:
+    """Rows of a processed prefill that wait again stand in front, in their order."""
+    rows = plan.sequence_ids.tolist() if plan.kind == StepKind.PREFILL else []
+    again = [sequence_id for sequence_id in rows if sequence_id in state["waiting"]]
+    assert state["waiting"][: len(again)] == again
 
 
 def check_counters(state: dict[str, Any], workload: Workload, unprocessed: list[set[int]]) -> None:

@@ -101,10 +101,41 @@ def _check_stats(plan: StepPlan, state: dict[str, Any]) -> None:
     assert stats.prompt_tokens_waiting + stats.prompt_tokens_chunked >= prompts["waiting"]
 
 
+def wants_prefill(state: dict[str, Any], workload: Workload) -> bool:
+    """Whether a rank in this state has a prompt it may work on."""
+    if workload.config.engine_type == "completion":
+        return False
+    waiting = [state["sequences"][each] for each in state["waiting"] if state["sequences"][each]["status"] < 3]
+    if any(sequence["blocks"] and sequence["is_schedulable"] for sequence in waiting):
+        return True
+    first = next((sequence for sequence in waiting if not sequence["blocks"]), None)
+    num_blocks = workload.sizes["num_blocks"]
+    has_room = num_blocks - len(state["free_blocks"]) <= 0.9 * num_blocks
+    return first is not None and first["is_schedulable"] and (has_room or workload.is_prompt_engine)
+
+
+def check_preemption(plan: StepPlan, before: dict[str, Any], workload: Workload) -> None:
+    """Nobody is preempted when everybody could have had the blocks of its next step. before: the state at planning."""
+    if plan.kind == StepKind.PREFILL:
+        assert not len(plan.restarted_ids), "a prefill preempts nobody"
+    if not workload.is_default:
+        return
+    sizes, sequences = workload.sizes, before["sequences"]
+    num_missing = 0
+    for sequence_id in [*before["running"], *before["prompted"]]:
+        sequence = sequences[sequence_id]
+        reserved = sequence["len"] + sequence["total_inflight"] + sizes["draft_length"]
+        num_missing += max(0, -(-reserved // sizes["block_size"]) - len(sequence["blocks"]))
+    if num_missing <= len(before["free_blocks"]):
+        assert not len(plan.restarted_ids), "preempted without need"
+
+
 def check_correction(launched: Launched, correction: StepCorrection, ledger: Ledger) -> None:
     """Host and device agree about every row that still counts."""
     plan = launched.plan
     assert np.array_equal(correction.query_lengths, launched.query_lengths)
+    # A slot that was given back meanwhile is still written by this step, before any new owner writes to it.
+    assert np.array_equal(correction.draft_write_slots, plan.draft_write_slots)
     for row, sequence_id in enumerate(plan.sequence_ids.tolist()):
         entry = ledger.entries[sequence_id]
         is_live = entry.final is None and not entry.is_aborted

@@ -9,10 +9,18 @@ from typing import Any
 import numpy as np
 from scheduler_testing.cores import Core
 from scheduler_testing.device import Device, Launched
-from scheduler_testing.invariants import check_counters, check_draft_slots, check_drained, check_memory, check_queues
+from scheduler_testing.invariants import (
+    check_copy_sources,
+    check_counters,
+    check_draft_slots,
+    check_drained,
+    check_memory,
+    check_order,
+    check_queues,
+)
 from scheduler_testing.ledger import Ledger
 from scheduler_testing.oracle import Stream
-from scheduler_testing.plan_checks import check_correction, check_plan
+from scheduler_testing.plan_checks import check_correction, check_plan, check_preemption, wants_prefill
 from scheduler_testing.twin import Twin, new_scheduler
 from scheduler_testing.workload import Workload
 
@@ -42,6 +50,8 @@ class Rank:
         """Sequences that left with each step that is not released yet."""
         self.copy_sources: list[tuple[int | None, int, int]] = []
         """(step that copies or None, block or 0, state slot) that forks copy from."""
+        self.copying: dict[int, StepPlan] = {}
+        """Plans that list copies, until the step after them is released."""
         self.pinned: list[int] = []
         self.held: set[int] = set()
         self.varies_lengths = False
@@ -61,8 +71,13 @@ class Rank:
 
     def plan_next(self) -> StepPlan:
         """One planning, votes included; runs beside the other ranks of the group."""
+        before = self.twin.state()
         self.flags = share_flags(self.twin, self.communicator)
         self.plan = plan_step(self.twin, self.communicator, self.flags)
+        if self.workload.is_default:
+            assert self.twin.ballot is not None
+            assert self.twin.ballot.wants == wants_prefill(before, self.workload)
+        check_preemption(self.plan, before, self.workload)
         return self.plan
 
     def take_plan(self) -> None:
@@ -83,6 +98,8 @@ class Rank:
         self.copy_sources = [
             (plan.step if step is None else step, block, slot) for step, block, slot in self.copy_sources
         ]
+        if len(plan.state_copies):
+            self.copying[plan.step] = plan
         self.unreleased.append(plan.step)
         self.finished_in[plan.step] = plan.finished_ids.tolist()
         self.has_moved = bool(len(plan.sequence_ids) or len(plan.restarted_ids))
@@ -141,7 +158,10 @@ class Rank:
         self.has_moved = self.has_moved or bool(len(outcome.closed_ids) or len(outcome.completed_ids))
         if self.varies_lengths and launched.is_decode and len(launched.plan.sequence_ids):
             self._record_step_time(launched)
-        self.check_state()
+        state = self.twin.state()
+        self.check_state(state)
+        if self.workload.is_default:
+            check_order(state, launched.plan)
         return outcome
 
     def _record_step_time(self, launched: Launched) -> None:
@@ -160,6 +180,7 @@ class Rank:
             left = after.get(sequence_id, {"blocks": []})["blocks"]
             assert left == (before[sequence_id]["blocks"] if sequence_id in self.held else [])
         self.unreleased.remove(step)
+        self.copying.pop(step - 1, None)
         self.copy_sources = [source for source in self.copy_sources if source[0] is None or source[0] != step - 1]
         self.check_state()
 
@@ -173,6 +194,7 @@ class Rank:
         state = self.twin.state() if state is None else state
         blocks = [*self.pinned, *(block for _, block, _ in self.copy_sources)]
         check_memory(state, self.workload, blocks, (slot for _, _, slot in self.copy_sources))
+        check_copy_sources(state, self.copying.values())
         check_queues(state, self.workload, self.prefill_rows)
         check_counters(state, self.workload, self.unprocessed)
 
