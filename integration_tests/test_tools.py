@@ -1,11 +1,14 @@
-"""The check that keeps CUDA libraries out of CPU environments."""
+"""The check that keeps CUDA libraries out of CPU environments, and the figure of a trace."""
 
 import os
 import subprocess
 import sys
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
+
+from thalweg.engine import Timeline
 
 TOOLS = Path(__file__).parent.parent / "tools"
 
@@ -26,3 +29,21 @@ def test_a_cuda_library_fails_the_environment_check_under_ci_only(
     assert (f"{name.lower()} 1.5" in result.stderr) is is_unwanted
     if is_unwanted:
         assert result.returncode == int(is_ci)
+
+
+def test_a_trace_is_drawn_from_the_launch_of_a_step(tmp_path: Path) -> None:
+    timeline = Timeline()
+    for step in range(3):
+        start = 1_000_000_000 + step * 35_000_000
+        timeline.record("host", "launch", start, start + 1_000_000, step=step)
+        timeline.record("device", "forward", start + 1_000_000, start + 21_000_000, step=step)
+    timeline.write(tmp_path / "trace.json")
+    command = [sys.executable, TOOLS / "trace_figure.py", f"a <title>={tmp_path / 'trace.json'}", "--first-step", "1"]
+    subprocess.run([*command, "--out", tmp_path / "figure.svg"], check=True)
+    figure = ElementTree.parse(tmp_path / "figure.svg").getroot()
+    texts = [element.text for element in figure.iter("{http://www.w3.org/2000/svg}text")]
+    assert "a <title>" in texts
+    assert [text for text in texts if text and text.startswith("forward")] == ["forward 1", "forward 2"]
+    result = subprocess.run([*command[:-1], "9", "--out", tmp_path / "none.svg"], capture_output=True, text=True)
+    assert result.returncode == 1
+    assert "has no launch of step 9" in result.stderr
