@@ -66,6 +66,7 @@ def _check_prefill(plan: StepPlan, state: dict[str, Any], ledger: Ledger) -> Non
     assert starts.tolist() == [state["sequences"][each]["num_computed"] for each in plan.sequence_ids.tolist()]
     is_chunk = plan.context_lengths < plan.committed_lengths
     assert config.chunked_prefill or not is_chunk.any()
+    assert (plan.draft_read_slots == 0).all(), "no drafter runs in a prefill"
     assert np.array_equal(np.diff(plan.block_offsets), -(-plan.committed_lengths // workload.sizes["block_size"]))
     if not workload.is_prompt_engine:
         assert not is_chunk[:-1].any(), "only the last row may be cut"

@@ -175,9 +175,8 @@ class Rank:
         """Allow the scheduler to reuse what ended with this step."""
         before = self.twin.state()["sequences"]
         self.twin.call("release", step)
-        after = self.twin.state()["sequences"]
         for sequence_id in self.finished_in.pop(step):
-            left = after.get(sequence_id, {"blocks": []})["blocks"]
+            left = self.twin.state()["sequences"].get(sequence_id, {"blocks": []})["blocks"]
             assert left == (before[sequence_id]["blocks"] if sequence_id in self.held else [])
         self.unreleased.remove(step)
         self.copying.pop(step - 1, None)
