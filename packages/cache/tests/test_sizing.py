@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -47,10 +49,12 @@ def test_state_slots_include_a_reserve_and_the_placeholder() -> None:
     assert num_state_slots(1, 1.0) == 2
 
 
-def test_sequence_lengths_reserve_drafts_and_the_step_in_flight() -> None:
-    assert max_sequence_length(1000, 0) == 1000
-    assert max_sequence_length(1000, 5) == 1010
-    assert max_sequence_length(1000, 5, asynchronous=True) == 1016
+def test_sequence_lengths_reserve_drafts_and_the_step_in_flight_as_recorded() -> None:
+    recorded = json.loads((Path(__file__).parent / "golden" / "dspark" / "tables.json").read_text())["runtime_max_len"]
+    assert len(recorded) == 16
+    for case in recorded:
+        length = max_sequence_length(case["max_model_len"], case["nextn"], asynchronous=case["zos"])
+        assert length == case["runtime"], case
 
 
 def test_table_widths_are_multiples_of_64() -> None:

@@ -17,7 +17,7 @@ from thalweg.engine.cli.generate import _prompts
 from thalweg.engine.cli.options import SAMPLING_HELP, engine_config, sampling_params
 from thalweg.engine.cli.program import build_parser
 from thalweg.engine.cli.table import render
-from thalweg.engine.config import FIELDS
+from thalweg.engine.fields import FIELDS
 from thalweg.interfaces import ConfigError, GrammarSpec, SamplingParams
 
 

@@ -4,7 +4,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from thalweg.engine.config import FIELDS, EngineConfig, Field, Origin
+from thalweg.engine.config import EngineConfig, Origin
+from thalweg.engine.fields import FIELDS, Field
 from thalweg.engine.sections import BackendConfig, CacheConfig
 from thalweg.interfaces import ConfigError
 from thalweg.scheduler.config import SchedulerConfig
@@ -174,3 +175,15 @@ def test_no_value_makes_the_check_of_an_option_fail_itself(option: Field) -> Non
     for value in (10**5000, _Hostile(), np.ones(3), np.zeros(0), {"a": 1}):
         with pytest.raises(ConfigError):
             EngineConfig.build(environ={}, **{option.name: value})
+
+
+def test_whether_steps_overlap_is_settled_by_the_backend_unless_somebody_says_so() -> None:
+    def settled(backend: str, **options: object) -> bool:
+        config = EngineConfig.build(environ={}, backend=backend, **options)
+        return config.for_checkpoint(max_position_embeddings=4096).scheduler.async_scheduling
+
+    assert [settled(backend) for backend in ("cpu", "sm90", "ascend")] == [False, True, True]
+    assert [settled(backend, async_scheduling=None) for backend in ("cpu", "sm90")] == [False, True]
+    assert settled("cpu", async_scheduling=True)
+    assert not settled("sm90", async_scheduling=False)
+    assert EngineConfig.build(environ={"THALWEG_ASYNC_SCHEDULING": "1"}).scheduler.async_scheduling

@@ -1,7 +1,8 @@
 import pytest
 
-from thalweg.engine.config import FIELDS, EngineConfig, Origin
+from thalweg.engine.config import EngineConfig, Origin
 from thalweg.engine.environment import unknown_variables, variables
+from thalweg.engine.fields import FIELDS
 from thalweg.interfaces import ConfigError
 
 

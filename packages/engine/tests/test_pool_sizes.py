@@ -35,6 +35,20 @@ def test_one_sequence_still_leaves_a_fifth_of_the_blocks(layout: CacheLayout) ->
     assert size_pools(config, layout, total_bytes=GIB).num_blocks == 14
 
 
+def test_drafts_and_the_step_in_flight_reach_beyond_the_longest_sequence(layout: CacheLayout) -> None:
+    def sizes(length: int, draft_length: int, *, is_async: bool) -> tuple[int, int]:
+        config = EngineConfig.build(environ={}, max_num_seqs=8, max_model_len=length, async_scheduling=is_async)
+        found = size_pools(config, layout, total_bytes=GIB, draft_length=draft_length)
+        return found.num_blocks, found.table_width
+
+    assert sizes(1024, 0, is_async=False) == (8 * 8 + 1, 64)
+    assert sizes(1024, 0, is_async=True) == (8 * 9 + 1, 64)
+    assert sizes(1024 - 10, 5, is_async=False) == (8 * 8 + 1, 64)
+    assert sizes(1024 - 10, 5, is_async=True) == (8 * 9 + 1, 64)
+    assert sizes(1024 - 16, 5, is_async=True) == (8 * 8 + 1, 64)
+    assert sizes(64 * 128, 0, is_async=True)[1] == 128
+
+
 def test_the_memory_fraction_is_a_ceiling(layout: CacheLayout) -> None:
     config = EngineConfig.build(environ={}, max_num_seqs=64, max_model_len=4096, memory_fraction=0.25)
     slots = 77

@@ -254,9 +254,7 @@ def test_a_position_that_device_and_scheduler_disagree_about_is_found(bench: Ben
         ones, ones * 9, ones * 9, ones, np.zeros((1, 0), np.int32), ones, ones, np.array([True])
     )
     check_context_lengths(plan, correction, ones * 9)
-    with pytest.raises(
-        InvariantError, match=r"step 2, sequence 0: .* context length is 8, the scheduler.s 9"
-    ):
+    with pytest.raises(InvariantError, match=r"step 2, sequence 0: .* context length is 8, the scheduler.s 9"):
         check_context_lengths(plan, correction, ones * 8)
     correction.is_live[0] = False
     check_context_lengths(plan, correction, ones * 8)

@@ -11,9 +11,10 @@ from thalweg.engine.__about__ import __version__
 if TYPE_CHECKING:
     from thalweg.engine.assembly import build_engine
     from thalweg.engine.communicator import GlooCommunicator
-    from thalweg.engine.config import FIELDS, EngineConfig, Origin
+    from thalweg.engine.config import EngineConfig, Origin
     from thalweg.engine.detokenizer import Detokenizer
     from thalweg.engine.engine import EngineFailedError, LLMEngine
+    from thalweg.engine.fields import FIELDS
     from thalweg.engine.llm import LLM
     from thalweg.engine.sections import BackendConfig, CacheConfig, ReplayConfig, SpeculationConfig
     from thalweg.engine.stop import StopChecker
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from thalweg.scheduler.config import SchedulerConfig
 
 _MODULE_OF = {
-    "FIELDS": "thalweg.engine.config",
+    "FIELDS": "thalweg.engine.fields",
     "LLM": "thalweg.engine.llm",
     "BackendConfig": "thalweg.engine.sections",
     "CacheConfig": "thalweg.engine.sections",

@@ -9,10 +9,11 @@ from __future__ import annotations
 import difflib
 import enum
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Self, TypeVar
 
+from thalweg.engine.fields import FIELDS, Field
 from thalweg.engine.sections import (
     BackendConfig,
     CacheConfig,
@@ -23,7 +24,7 @@ from thalweg.engine.sections import (
     require_default,
 )
 from thalweg.engine.statistics_config import StatisticsConfig
-from thalweg.interfaces import ConfigError, ParallelConfig, Variable, parse_bool, shown
+from thalweg.interfaces import ConfigError, ParallelConfig, shown
 from thalweg.scheduler.config import SchedulerConfig
 
 
@@ -34,43 +35,6 @@ class Origin(enum.Enum):
     ENVIRONMENT = "environment"
     ARGUMENT = "argument"
     CHECKPOINT = "checkpoint"
-
-
-@dataclass(frozen=True, slots=True)
-class Field:
-    """One option: its flat name, where it lives in `EngineConfig`, and how text becomes its value."""
-
-    name: str
-    """The keyword of `LLM` and, with dashes, the option of the command line."""
-    section: str
-    """Attribute of `EngineConfig` that holds it; empty for its own attributes."""
-    attribute: str
-    parse: Callable[[str], Any]
-    help: str
-    choices: tuple[str, ...] = ()
-
-    @property
-    def flag(self) -> str:
-        return "--" + self.name.replace("_", "-")
-
-    @property
-    def variable(self) -> Variable[Any]:
-        return Variable(self.name.upper(), self._parse_choice, self.help)
-
-    @property
-    def is_switch(self) -> bool:
-        return self.parse is parse_bool
-
-    def _parse_choice(self, text: str) -> Any:
-        value = self.parse(text)
-        if self.choices and value not in self.choices:
-            raise ValueError(f"expected {' or '.join(self.choices)}")
-        return value
-
-    def read(self, config: EngineConfig) -> Any:
-        """The value this option has in a configuration."""
-        owner = getattr(config, self.section) if self.section else config
-        return getattr(owner, self.attribute)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +105,7 @@ class EngineConfig:
         environ: the variables to read, those of the process if None.
         Raises ConfigError for an unknown option (with close matches), a bad value or a bad variable.
         """
-        _refuse_unknown(overrides)
+        overrides = _set_options(overrides)
         values: dict[str, Any] = {}
         origins: dict[str, Origin] = {}
         for option in FIELDS:
@@ -163,7 +127,7 @@ class EngineConfig:
 
     def with_options(self, **overrides: Any) -> Self:
         """This configuration with some options, given by flat name, replaced."""
-        _refuse_unknown(overrides)
+        overrides = _set_options(overrides)
         return _assign(self, overrides, dict.fromkeys(overrides, Origin.ARGUMENT))
 
     def with_defaults(self, **defaults: Any) -> Self:
@@ -173,7 +137,7 @@ class EngineConfig:
         return _assign(self, unset, dict.fromkeys(unset, Origin.DEFAULT))
 
     def for_checkpoint(self, *, max_position_embeddings: int, draft_length: int = 0) -> Self:
-        """Settle what depends on the checkpoint.
+        """Settle what depends on the checkpoint, and whether steps overlap if nobody said so.
 
         draft_length: what its drafter proposes per step, 0 without one.
         Raises ConfigError for a max_model_len beyond the positions of the model.
@@ -188,7 +152,8 @@ class EngineConfig:
             values["max_model_len"] = max_position_embeddings
         if self.speculation.draft_length is None:
             values["draft_length"] = draft_length
-        return _assign(self, values, dict.fromkeys(values, Origin.CHECKPOINT))
+        settled = _assign(self, values, dict.fromkeys(values, Origin.CHECKPOINT))
+        return settled.with_defaults(async_scheduling=self.backend.name not in _IN_PLACE)
 
     def origin(self, name: str) -> Origin:
         """Who set the option of this flat name."""
@@ -216,6 +181,12 @@ def _assign(config: _Config, values: Mapping[str, Any], origins: Mapping[str, Or
     return replace(config, **own, **sections, origins={**config.origins, **origins})
 
 
+def _set_options(overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """The overrides without those that leave the choice to us. Raises ConfigError for an unknown option."""
+    _refuse_unknown(overrides)
+    return {name: value for name, value in overrides.items() if not (name in _CHOSEN_LATER and value is None)}
+
+
 def _refuse_unknown(overrides: Mapping[str, Any]) -> None:
     for name in overrides:
         if name in _FIELD_OF:
@@ -223,31 +194,6 @@ def _refuse_unknown(overrides: Mapping[str, Any]) -> None:
         close = difflib.get_close_matches(name, _FIELD_OF, n=3)
         hint = f"did you mean {' or '.join(close)}?" if close else f"known are {', '.join(sorted(_FIELD_OF))}"
         raise ConfigError(f"unknown option {name!r}; {hint}")
-
-
-def _parse_text(text: str) -> str:
-    if not text:
-        raise ValueError("expected a non-empty text")
-    return text
-
-
-def _parse_optional_int(text: str) -> int | None:
-    return None if text.lower() == "none" else int(text)
-
-
-def _parse_optional_float(text: str) -> float | None:
-    return None if text.lower() == "none" else float(text)
-
-
-def _parse_pairs(text: str) -> tuple[tuple[str, str], ...]:
-    pairs = [part.partition("=") for part in text.split(",") if part]
-    if not all(op and equals and provider for op, equals, provider in pairs):
-        raise ValueError("expected op=provider pairs separated by commas")
-    return tuple((op.strip(), provider.strip()) for op, _, provider in pairs)
-
-
-def _parse_floats(text: str) -> tuple[float, ...]:
-    return tuple(float(part) for part in text.split(",") if part)
 
 
 _SECTIONS: dict[str, type] = {
@@ -260,134 +206,14 @@ _SECTIONS: dict[str, type] = {
     "statistics": StatisticsConfig,
 }
 
-FIELDS: tuple[Field, ...] = (
-    Field("model", "", "model", _parse_text, "checkpoint directory; without it the checkpoint of thalweg-tiny"),
-    Field("tokenizer", "", "tokenizer", _parse_text, "tokenizer.json or its directory; without it the checkpoint's"),
-    Field("seed", "", "seed", int, "seeds of requests that bring none are drawn from it"),
-    Field("mode", "", "mode", _parse_text, "roundings of the model: as on devices, or none", ("quant", "plain")),
-    Field("arithmetic", "", "arithmetic", _parse_text, "carriers on the CPU: double or float", ("exact", "float32")),
-    Field(
-        "logprobs_mode",
-        "",
-        "logprobs_mode",
-        _parse_text,
-        "log-probabilities before or after temperature and filters",
-        ("raw", "processed"),
-    ),
-    Field("max_num_seqs", "scheduler", "max_num_seqs", int, "most sequences that decode at once"),
-    Field(
-        "max_num_batched_tokens",
-        "scheduler",
-        "max_num_batched_tokens",
-        _parse_optional_int,
-        "most query tokens of one step",
-    ),
-    Field("max_model_len", "scheduler", "max_model_len", int, "longest sequence, prompt and output together"),
-    Field("chunked_prefill", "scheduler", "chunked_prefill", parse_bool, "spread long prompts over several steps"),
-    Field(
-        "stop_preempted_request",
-        "scheduler",
-        "stop_preempted_request",
-        parse_bool,
-        "end preempted requests instead of recomputing them",
-    ),
-    Field(
-        "prefill_max_sum_seqlen_k",
-        "scheduler",
-        "prefill_max_sum_seqlen_k",
-        int,
-        "most prompt tokens, in full length, of one prefill step",
-    ),
-    Field("lookahead_tokens", "scheduler", "lookahead_tokens", int, "shortest chunk worth a prefill step"),
-    Field(
-        "prefill_interval_all",
-        "scheduler",
-        "prefill_interval_all",
-        int,
-        "decode steps between votes of which all ranks must want a prefill",
-    ),
-    Field(
-        "prefill_interval_any",
-        "scheduler",
-        "prefill_interval_any",
-        int,
-        "decode steps between votes of which one rank must want a prefill",
-    ),
-    Field(
-        "prefill_interval_continue",
-        "scheduler",
-        "prefill_interval_continue",
-        int,
-        "decode steps between votes while a prompt is half computed",
-    ),
-    Field("policy", "scheduler", "policy", _parse_text, "scheduling rules", ("default", "reference")),
-    Field(
-        "engine_type",
-        "scheduler",
-        "engine_type",
-        _parse_text,
-        "prefill and decode, or one of them",
-        ("normal", "prompt", "completion"),
-    ),
-    Field(
-        "async_scheduling",
-        "scheduler",
-        "async_scheduling",
-        parse_bool,
-        "launch each decode step before the result of the last",
-    ),
-    Field(
-        "num_blocks", "cache", "num_blocks", _parse_optional_int, "cache blocks of 128 tokens, the null one included"
-    ),
-    Field("memory_fraction", "cache", "memory_fraction", float, "share of the device memory for the cache"),
-    Field("slot_ratio", "cache", "slot_ratio", float, "state slots per sequence that may run"),
-    Field("expert_parallel_size", "parallel", "expert", int, "ranks that share the experts"),
-    Field("data_parallel_size", "parallel", "data", int, "ranks that schedule requests of their own"),
-    Field("context_parallel_size", "parallel", "context", int, "ranks that share one sequence's context"),
-    Field("engram_parallel_size", "parallel", "engram", int, "ranks that share the Engram tables"),
-    Field("draft_length", "speculation", "draft_length", _parse_optional_int, "draft tokens per step"),
-    Field("variable_length", "speculation", "variable_length", parse_bool, "verify by confidence, not a fixed length"),
-    Field(
-        "verification",
-        "speculation",
-        "verification",
-        _parse_text,
-        "how drafts are accepted",
-        ("rejection", "coupled"),
-    ),
-    Field(
-        "draft_positions",
-        "speculation",
-        "draft_positions",
-        _parse_text,
-        "random stream of the drafts",
-        ("per_step", "absolute"),
-    ),
-    Field(
-        "confidence_temperatures",
-        "speculation",
-        "confidence_temperatures",
-        _parse_floats,
-        "calibration of the drafter's confidence",
-    ),
-    Field("backend", "backend", "name", _parse_text, "device that runs the model", ("cpu", "sm90", "sm100", "ascend")),
-    Field("kernels", "backend", "kernels", _parse_pairs, "op=provider pairs that override the kernel selection"),
-    Field("batch_invariant", "backend", "batch_invariant", parse_bool, "demand logits that do not depend on the batch"),
-    Field("graphs", "backend", "graphs", parse_bool, "capture decode steps as graphs where the backend has graphs"),
-    Field("sync_guard", "backend", "sync_guard", parse_bool, "refuse to wait for the device while launching a step"),
-    Field("check_lengths", "backend", "check_lengths", parse_bool, "compare lengths on device and host in every step"),
-    Field("replay", "replay", "mode", _parse_text, "bounded replay of long prompts", ("off", "mask", "compact")),
-    Field("replay_keep_tokens", "replay", "keep_tokens", int, "prompt tokens that the consumer layers recompute"),
-    Field("log_stats", "statistics", "log_stats", parse_bool, "log a line of statistics every so many steps"),
-    Field("logging_interval_steps", "statistics", "logging_interval_steps", int, "steps between two such lines"),
-    Field("peak_tflops", "statistics", "peak_tflops", _parse_optional_float, "FP8 peak of a device, for utilisation"),
-    Field("metrics", "statistics", "metrics", parse_bool, "count for Prometheus (needs thalweg-engine[metrics])"),
-    Field("profile_port", "statistics", "profile_port", _parse_optional_int, "port of the profile server"),
-    Field("profile_dir", "statistics", "profile_dir", _parse_text, "directory of profiles"),
-)
-"""Every option, in the order in which it is shown."""
-
 _ALTERNATIVE = {"num_blocks": "memory_fraction", "memory_fraction": "num_blocks"}
 """An argument silences the variable of the option that it replaces."""
 
 _FIELD_OF = {option.name: option for option in FIELDS}
+
+_CHOSEN_LATER = frozenset({"async_scheduling"})
+"""Options that None leaves open until the backend is known."""
+
+_IN_PLACE = frozenset({"cpu"})
+"""Backends on which steps overlap only if somebody asks: host and device share the processor, so there is little to
+gain, and every request costs a row more."""

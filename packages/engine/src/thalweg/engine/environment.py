@@ -1,6 +1,6 @@
 """The `THALWEG_*` variables of the deployment options, and help with misspelled ones.
 
-Every option of the table in `config.py` has the variable `THALWEG_<NAME>`; a value fills the option's default and an
+Every option of the table in `fields.py` has the variable `THALWEG_<NAME>`; a value fills the option's default and an
 argument wins over it. Variables are read while an `EngineConfig` is built, never at import.
 """
 
@@ -11,7 +11,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from thalweg.engine.config import FIELDS
+from thalweg.engine.fields import FIELDS
 from thalweg.interfaces import Variable
 from thalweg.interfaces.environment import PREFIX
 

@@ -7,7 +7,8 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-from thalweg.engine.config import FIELDS, EngineConfig
+from thalweg.engine.config import EngineConfig
+from thalweg.engine.fields import FIELDS
 from thalweg.interfaces import ConfigError, SamplingParams
 
 _ENGINE = "engine."
