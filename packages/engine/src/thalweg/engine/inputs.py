@@ -37,6 +37,8 @@ class DecodeInputs:
 
     num_rows: int
     """T; stays what it is when the device shares the rows out anew."""
+    max_blocks: int
+    """Most blocks that a sequence owns."""
     query_lengths: NDArray[np.int32]
     """[N]"""
     base_lengths: NDArray[np.int32]
@@ -99,6 +101,7 @@ class InputBuilder:
         )
         return DecodeInputs(
             num_rows=int(plan.query_lengths.sum()),
+            max_blocks=int(np.diff(plan.block_offsets).max()),
             query_lengths=plan.query_lengths,
             base_lengths=plan.context_lengths - plan.query_lengths,
             previous_rows=plan.previous_rows,

@@ -90,6 +90,7 @@ class ModelInputs:
             ratios=self._shape.ratios,
             table_width=self._table_width,
             num_queries=inputs.num_rows,
+            max_blocks=inputs.max_blocks,
         )
         token_ids = ops.gather_token_ids(
             lengths, previous_rows, upload(inputs.token_ids), tokens, drafts, inputs.num_rows

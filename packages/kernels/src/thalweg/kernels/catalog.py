@@ -79,7 +79,7 @@ SUMMING_OPS = frozenset(
 )
 """Ops whose float results another order of summation, or another exp, changes; all others must be equal bit for bit."""
 
-GRAPH_SAFE_OPS = frozenset(async_inputs.OPS)
+GRAPH_SAFE_OPS = frozenset({*async_inputs.OPS, "coupled_draw", "match_drafts"})
 """Ops whose reference reads nothing back, so that a graph can hold it on a device as well."""
 
 
