@@ -36,7 +36,7 @@ class Rank:
         self.index = index
         self.communicator = communicator
         self.random = random.Random(f"{workload.seed}/{index}")
-        self.twin = Twin([new_scheduler(core, workload.config, workload.sizes) for core in cores])
+        self.twin = Twin([new_scheduler(core, workload) for core in cores])
         self.streams: dict[int, Stream] = {}
         self.ledger = Ledger(workload)
         self.device = Device(workload.sizes, workload.config.max_num_seqs, self.streams)

@@ -9,16 +9,16 @@ from typing import Any
 
 import numpy as np
 from scheduler_testing.cores import Core
+from scheduler_testing.workload import Workload
 
 from thalweg.dspark import ThroughputBudget
 from thalweg.interfaces import Ballot, StepKind, StepPlan
-from thalweg.scheduler.config import SchedulerConfig
 
 
-def new_scheduler(core: Core, config: SchedulerConfig, sizes: dict[str, Any]) -> Any:
+def new_scheduler(core: Core, workload: Workload) -> Any:
     """A scheduler that can vary its verify lengths; the C++ core brings its own budget."""
     budget = {"verify_budget": ThroughputBudget()} if core.name == "reference" else {}
-    return core.Scheduler(config, **sizes, **budget)
+    return core.Scheduler(workload.config, **workload.sizes, **budget, flops_model=workload.flops_model)
 
 
 class Twin:

@@ -9,6 +9,26 @@ from typing import Any
 from scheduler_testing.oracle import VOCAB_SIZE, Stream
 
 from thalweg.scheduler.config import SchedulerConfig
+from thalweg.scheduler.flops import FlopsLayer, FlopsModel
+
+FLOPS_MODEL = FlopsModel(
+    hidden_size=64,
+    vocab_size=VOCAB_SIZE,
+    num_heads=4,
+    head_dim=16,
+    query_rank=32,
+    output_rank=16,
+    output_groups=2,
+    window_size=8,
+    expert_size=32,
+    experts_per_token=2,
+    shared_experts=1,
+    routed_experts=8,
+    layers=(FlopsLayer(), FlopsLayer(compress_ratio=4, is_kv_source=True)),
+    first_consumer_layer=1,
+    replay="compact",
+    replay_keep_tokens=12,
+)
 
 
 @dataclass
@@ -59,6 +79,7 @@ class Workload:
     eos_period: int
     curve: list[tuple[int, float]] | None
     """(graph size, milliseconds): verify lengths vary."""
+    flops_model: FlopsModel | None
 
     @property
     def is_prompt_engine(self) -> bool:
@@ -147,6 +168,7 @@ def make_workload(seed: int, policy: str = "default", **fixed: Any) -> Workload:
         chances=_chances(rng, num_ranks) if is_default else Chances(),
         eos_period=rng.choice([0, 12, 40]),
         curve=_curve(rng, max_num_seqs, draft_length) if has_curve else None,
+        flops_model=FLOPS_MODEL if rng.random() < 0.2 else None,
     )
 
 
@@ -194,7 +216,7 @@ def _arrival(
     prompt_length = rng.choice([rng.randint(1, longest), *(rng.randint(1, max(1, longest // 3)) for _ in range(4))])
     if rng.random() < 0.08:
         prompt_length = longest + rng.randint(0, 1)
-    max_tokens = rng.choice([rng.randint(1, 6), rng.randint(6, 30)]) + (config.engine_type == "completion")
+    max_tokens = rng.choice([rng.randint(1, 6), rng.randint(6, 24)]) + (config.engine_type == "completion")
     is_structured = uses_grammar and rng.random() < 0.5
     is_loaded = rng.random() < load_rate
     has_checkpoints = is_default and rng.random() < 0.3
