@@ -21,7 +21,7 @@ SIZES = {"num_blocks": 65, "num_state_slots": 8, "block_size": 16, "vocab_size":
 
 
 def plan_story(
-    rank: int, size: int, store: Any, story: Story, core: str = "thalweg.scheduler.reference", **options: Any
+    rank: int, size: int, store: Any, story: Story, core: str = "thalweg.scheduler", **options: Any
 ) -> dict[str, Any]:
     """The log of one rank of a group over gloo."""
     with closing(GlooCommunicator(store, rank, size, timeout_s=30)) as communicator:
@@ -30,7 +30,7 @@ def plan_story(
 
 def plan_alone(arrivals: list[Arrival], rank: int, **options: Any) -> dict[str, Any]:
     """The log of a rank that has nobody to agree with."""
-    return PlanningRank(arrivals, rank, None, "thalweg.scheduler.reference", options).run()
+    return PlanningRank(arrivals, rank, None, "thalweg.scheduler", options).run()
 
 
 class PlanningRank:
