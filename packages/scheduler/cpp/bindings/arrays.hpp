@@ -13,11 +13,13 @@ struct EmptyArrays {
   pybind11::object int8 = pybind11::array_t<std::int8_t>(0);
   pybind11::object int32 = pybind11::array_t<std::int32_t>(0);
   pybind11::object int64 = pybind11::array_t<std::int64_t>(0);
+  pybind11::object boolean = pybind11::array_t<bool>(0);
   pybind11::object int32_pairs = pybind11::array_t<std::int32_t>(std::vector<pybind11::ssize_t>{0, 2});
 
   const pybind11::object& of(std::int8_t) const noexcept { return int8; }
   const pybind11::object& of(std::int32_t) const noexcept { return int32; }
   const pybind11::object& of(std::int64_t) const noexcept { return int64; }
+  const pybind11::object& of(bool) const noexcept { return boolean; }
 };
 
 // Makes arrays over memory that one owner keeps alive: nothing is copied, and the arrays are writable.
@@ -30,6 +32,11 @@ class ArrayMaker {
     if (values.empty()) return empty_.of(Value{});
     const pybind11::ssize_t shape[] = {static_cast<pybind11::ssize_t>(values.size())};
     return make(pybind11::dtype::num_of<Value>(), shape, values.data());
+  }
+
+  // [values / 2, 2], row-major.
+  pybind11::object pairs(std::span<std::int32_t> values) const {
+    return values.empty() ? empty_.int32_pairs : (*this)(values, values.size() / 2, 2);
   }
 
   // [rows, width], row-major.

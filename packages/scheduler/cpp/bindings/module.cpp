@@ -20,6 +20,8 @@ void translate(std::exception_ptr pointer) {
     raise("RequestError", error);
   } catch (const thalweg::scheduler::CapacityError& error) {
     raise("CapacityError", error);
+  } catch (const thalweg::scheduler::LockTimeoutError& error) {
+    py::set_error(PyExc_TimeoutError, error.what());
   } catch (const thalweg::scheduler::InvariantError& error) {
     raise("InvariantError", error);
   }

@@ -28,7 +28,7 @@ py::object OutcomeConverter::convert(StepOutcome&& given, std::size_t draft_leng
       array(outcome->closed_ids),
       array(outcome->closed_reasons),
       array(outcome->closed_num_output_tokens),
-      empty_.int64,
+      array(outcome->completed_ids),
   });
 }
 

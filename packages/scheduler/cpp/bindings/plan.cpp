@@ -19,8 +19,7 @@ PlanConverter::PlanConverter()
                                 "num_preempted", "num_aborted", "num_free_blocks", "num_free_state_slots",
                                 "num_prompted", "prompt_tokens_running", "prompt_tokens_waiting",
                                 "prompt_tokens_chunked", "num_finished", "finished_output_tokens",
-                                "finished_prompt_tokens", "finished_output_context"}),
-      zero_(py::float_(0.0)) {
+                                "finished_prompt_tokens", "finished_output_context"}) {
   const py::object kind = py::module_::import("thalweg.interfaces").attr("StepKind");
   kinds_[static_cast<int>(StepKind::prefill)] = kind.attr("PREFILL");
   kinds_[static_cast<int>(StepKind::decode)] = kind.attr("DECODE");
@@ -51,8 +50,8 @@ py::object PlanConverter::convert(StepPlan&& given) const {
       array(plan->draft_read_slots),
       array(plan->draft_write_slots),
       array(plan->previous_rows),
-      empty_.int32_pairs,
-      empty_.int32_pairs,
+      array.pairs(plan->state_copies),
+      array.pairs(plan->block_copies),
       empty_.int32,
       array(plan->finished_ids),
       array(plan->dropped_ids),
@@ -66,8 +65,8 @@ py::object PlanConverter::stats(const StepStats& stats) const {
       py::int_(stats.sum_query_times_context),
       py::int_(stats.max_context_length),
       py::int_(stats.min_context_length),
-      zero_,
-      zero_,
+      py::float_(stats.attention_flops),
+      py::float_(stats.total_flops),
       py::int_(stats.num_running),
       py::int_(stats.num_waiting),
       py::int_(stats.num_chunked),

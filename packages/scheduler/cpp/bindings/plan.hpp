@@ -21,7 +21,6 @@ class PlanConverter {
   FrozenValue plan_type_;
   FrozenValue stats_type_;
   pybind11::object kinds_[2];
-  pybind11::object zero_;
   EmptyArrays empty_;
 };
 

@@ -2,14 +2,23 @@
 #include <pybind11/numpy.h>
 #include <pybind11/stl.h>
 
+#include <algorithm>
 #include <limits>
+#include <optional>
 #include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "arrays.hpp"
 #include "bind.hpp"
+#include "correction.hpp"
+#include "debug_state.hpp"
+#include "elements.hpp"
 #include "outcome.hpp"
 #include "plan.hpp"
 #include "result.hpp"
+#include "thalweg/scheduler/errors.hpp"
 #include "thalweg/scheduler/scheduler.hpp"
 
 namespace py = pybind11;
@@ -22,11 +31,12 @@ struct Interfaces {
   PlanConverter plans;
   ResultReader results;
   OutcomeConverter outcomes;
-  py::object ballots[3][2];  // by round and wish
+  CorrectionConverter corrections;
+  py::object ballots[4][2];  // by round and wish
 
   Interfaces() {
     const py::module_ module = py::module_::import("thalweg.interfaces");
-    for (int round = 0; round < 3; ++round)
+    for (int round = 0; round < 4; ++round)
       for (int wants = 0; wants < 2; ++wants)
         ballots[round][wants] = module.attr("Ballot")(module.attr("VoteRound")(round), py::bool_(wants != 0));
   }
@@ -37,15 +47,18 @@ struct Interfaces {
   }
 };
 
+std::int32_t end_token(std::int64_t eos_token_id, bool ignore_eos) {
+  const bool is_an_id = eos_token_id >= 0 && eos_token_id <= std::numeric_limits<std::int32_t>::max();
+  return is_an_id && !ignore_eos ? static_cast<std::int32_t>(eos_token_id) : -1;
+}
+
 std::int64_t add(Scheduler& scheduler, const py::array& token_ids, std::int64_t max_tokens, std::int64_t eos_token_id,
                  bool ignore_eos, const std::vector<std::int32_t>& checkpoints, bool is_schedulable,
                  bool is_structured) {
   const std::vector<std::int32_t> tokens = prompt_tokens(token_ids);
-  constexpr std::int64_t largest_id = std::numeric_limits<std::int32_t>::max();
-  const bool has_end_token = !ignore_eos && eos_token_id >= 0 && eos_token_id <= largest_id;
   return scheduler.add({.token_ids = tokens,
                         .max_tokens = max_tokens,
-                        .end_token = has_end_token ? static_cast<std::int32_t>(eos_token_id) : -1,
+                        .end_token = end_token(eos_token_id, ignore_eos),
                         .checkpoints = checkpoints,
                         .is_schedulable = is_schedulable,
                         .is_structured = is_structured});
@@ -69,10 +82,10 @@ py::object finish_step(Scheduler& scheduler, int kind) {
 
 py::object process(Scheduler& scheduler, const py::object& result) {
   const Interfaces& interfaces = Interfaces::get();
-  scheduler.check_due(interfaces.results.step_of(result));
+  const Step& due = scheduler.due(interfaces.results.step_of(result));
   const std::size_t draft_length = scheduler.state().drafts.length();
-  const std::size_t width = scheduler.step().kind == StepKind::decode ? draft_length : 0;
-  const ReadResult read = interfaces.results.read(result, scheduler.step().rows.size(), width);
+  const std::size_t width = due.kind == StepKind::decode ? draft_length : 0;
+  const ReadResult read = interfaces.results.read(result, due.rows.size(), width);
   StepOutcome outcome;
   {
     const py::gil_scoped_release release;
@@ -81,34 +94,55 @@ py::object process(Scheduler& scheduler, const py::object& result) {
   return interfaces.outcomes.convert(std::move(outcome), draft_length);
 }
 
-py::dict describe(const Sequence& sequence) {
-  using py::literals::operator""_a;
-  const std::vector<std::int32_t> blocks(sequence.blocks.begin(), sequence.blocks.end());
-  return py::dict("status"_a = static_cast<int>(sequence.status), "len"_a = sequence.length(),
-                  "prompt_len"_a = sequence.prompt_length, "num_computed"_a = sequence.computed,
-                  "blocks"_a = blocks, "state_slot"_a = sequence.state_slot,
-                  "draft_slot"_a = sequence.draft_slot, "has_draft_info"_a = sequence.has_draft_info,
-                  "num_drafts"_a = sequence.num_drafts, "schedule_count"_a = sequence.schedule_count,
-                  "process_count"_a = sequence.process_count,
-                  "structured_status"_a = static_cast<int>(sequence.structured_status),
-                  "is_schedulable"_a = sequence.is_schedulable);
+std::optional<std::int64_t> add_loaded(Scheduler& scheduler, const py::array& token_ids,
+                                       std::int64_t num_computed_tokens, std::int64_t max_tokens,
+                                       std::int64_t eos_token_id, bool ignore_eos,
+                                       std::optional<std::int64_t> prompt_length,
+                                       const std::vector<std::int32_t>& checkpoints, bool is_structured) {
+  const std::vector<std::int32_t> tokens = prompt_tokens(token_ids);
+  return scheduler.add_loaded({.token_ids = tokens,
+                               .max_tokens = max_tokens,
+                               .end_token = end_token(eos_token_id, ignore_eos),
+                               .checkpoints = checkpoints,
+                               .is_structured = is_structured,
+                               .prompt_length = prompt_length},
+                              num_computed_tokens);
 }
 
-py::dict debug_state(const Scheduler& scheduler) {
-  using py::literals::operator""_a;
-  const CoreState& state = scheduler.state();
-  py::list waiting;
-  for (const auto* queue : {&state.waiting.holders(), &state.waiting.others()})
-    for (const Sequence* sequence : *queue) waiting.append(sequence->id);
-  py::list running;
-  for (const Sequence* sequence : state.running) running.append(sequence->id);
-  py::dict sequences;
-  state.sequences.for_each([&](const Sequence& sequence) { sequences[py::int_(sequence.id)] = describe(sequence); });
-  return py::dict("step"_a = scheduler.next_step(), "decode_step"_a = scheduler.decode_steps(), "waiting"_a = waiting,
-                  "running"_a = running, "free_blocks"_a = state.blocks.free_ids(),
-                  "free_state_slots"_a = state.state_slots.free_ids(),
-                  "free_draft_slots"_a = state.draft_slots.free_ids(), "num_preempted"_a = state.num_preempted,
-                  "num_aborted"_a = state.num_aborted, "sequences"_a = sequences);
+py::tuple memory_of(const Scheduler& scheduler, std::int64_t sequence_id) {
+  const Sequence& sequence = scheduler.sequence(sequence_id);
+  py::array_t<std::int32_t> blocks(static_cast<py::ssize_t>(sequence.blocks.size()));
+  std::copy(sequence.blocks.begin(), sequence.blocks.end(), blocks.mutable_data());
+  return py::make_tuple(blocks, sequence.state_slot);
+}
+
+py::object correct(Scheduler& scheduler, std::int64_t step, const py::object& query_lengths) {
+  scheduler.check_may_correct(step);
+  py::object keep;
+  std::optional<std::span<const std::int32_t>> lengths;
+  if (!query_lengths.is_none()) {
+    const std::size_t shape[] = {scheduler.due(step).rows.size()};
+    lengths = elements<std::int32_t>(query_lengths, "query_lengths", shape, false, keep);
+  }
+  StepCorrection correction;
+  {
+    const py::gil_scoped_release release;
+    correction = scheduler.correct(step, lengths);
+  }
+  return Interfaces::get().corrections.convert(std::move(correction), scheduler.state().drafts.length());
+}
+
+void set_step_time_curve(Scheduler& scheduler, const std::vector<std::pair<std::int64_t, double>>& points) {
+  std::vector<StepTime> times;
+  for (const auto& [graph_size, time_ms] : points) times.push_back({.graph_size = graph_size, .time_ms = time_ms});
+  scheduler.set_step_time_curve(std::move(times));
+}
+
+EngineType engine_type(const std::string& name) {
+  if (name == "normal") return EngineType::normal;
+  if (name == "prompt") return EngineType::prompt;
+  if (name == "completion") return EngineType::completion;
+  throw ConfigError("engine_type is " + name + "; it must be one of normal, prompt, completion");
 }
 
 }  // namespace
@@ -121,7 +155,8 @@ void bind_scheduler(py::module_& module) {
                        std::int32_t max_model_len, bool chunked_prefill, bool stop_preempted_request,
                        std::int64_t prefill_max_sum_seqlen_k, std::int32_t lookahead_tokens,
                        std::int32_t prefill_interval_all, std::int32_t prefill_interval_any,
-                       std::int32_t prefill_interval_continue, bool is_reference_policy) {
+                       std::int32_t prefill_interval_continue, bool is_reference_policy, bool plans_ahead,
+                       const std::string& engine_type_name, std::optional<FlopsEstimator> flops) {
              Options options;
              options.num_blocks = num_blocks;
              options.num_state_slots = num_state_slots;
@@ -141,17 +176,26 @@ void bind_scheduler(py::module_& module) {
              options.prefill_interval_any = prefill_interval_any;
              options.prefill_interval_continue = prefill_interval_continue;
              options.policy = is_reference_policy ? Policy::reference : Policy::standard;
-             return std::make_unique<Scheduler>(options);
+             options.plans_ahead = plans_ahead;
+             options.engine_type = engine_type(engine_type_name);
+             return std::make_unique<Scheduler>(options, std::move(flops));
            }),
            py::kw_only(), py::arg("num_blocks"), py::arg("num_state_slots"), py::arg("block_size"),
            py::arg("draft_length"), py::arg("tail_length"), py::arg("vocab_size"), py::arg("chunk_alignment"),
            py::arg("max_num_seqs"), py::arg("max_num_batched_tokens"), py::arg("max_model_len"),
            py::arg("chunked_prefill"), py::arg("stop_preempted_request"), py::arg("prefill_max_sum_seqlen_k"),
            py::arg("lookahead_tokens"), py::arg("prefill_interval_all"), py::arg("prefill_interval_any"),
-           py::arg("prefill_interval_continue"), py::arg("is_reference_policy"))
+           py::arg("prefill_interval_continue"), py::arg("is_reference_policy"), py::arg("plans_ahead"),
+           py::arg("engine_type"), py::arg("flops"))
       .def("add", &add, py::arg("token_ids"), py::kw_only(), py::arg("max_tokens"), py::arg("eos_token_id"),
            py::arg("ignore_eos") = false, py::arg("checkpoints") = py::tuple(), py::arg("is_schedulable") = true,
            py::arg("is_structured") = false)
+      .def("add_loaded", &add_loaded, py::arg("token_ids"), py::arg("num_computed_tokens"), py::kw_only(),
+           py::arg("max_tokens"), py::arg("eos_token_id"), py::arg("ignore_eos") = false,
+           py::arg("prompt_length") = py::none(), py::arg("checkpoints") = py::tuple(),
+           py::arg("is_structured") = false)
+      .def("fork", &Scheduler::fork, py::arg("sequence_id"), py::kw_only(), py::arg("last_token_id") = py::none())
+      .def("memory_of", &memory_of, py::arg("sequence_id"))
       .def(
           "abort", [](Scheduler& scheduler, const std::vector<std::int64_t>& ids) { return scheduler.abort(ids); },
           py::arg("sequence_ids"))
@@ -159,10 +203,14 @@ void bind_scheduler(py::module_& module) {
       .def("begin_step", &begin_step, py::arg("anyone_running"), py::arg("anyone_half_prefilled") = false)
       .def("try_prefill", &Scheduler::try_prefill, py::call_guard<py::gil_scoped_release>())
       .def("finish_step", &finish_step, py::arg("kind"))
+      .def("correct", &correct, py::arg("step"), py::arg("query_lengths") = py::none())
       .def("process", &process, py::arg("result"))
       .def("release", &Scheduler::release, py::arg("step"), py::call_guard<py::gil_scoped_release>())
       .def("hold", &Scheduler::hold, py::arg("sequence_id"))
       .def("release_one", &Scheduler::release_one, py::arg("sequence_id"))
+      .def("set_step_time_curve", &set_step_time_curve, py::arg("points"))
+      .def("record_step_time", &Scheduler::record_step_time, py::arg("num_rows"), py::arg("graph_size"),
+           py::arg("forward_ms"), py::arg("sampler_ms"))
       .def_property_readonly("blocks", &Scheduler::blocks, py::return_value_policy::reference_internal)
       .def_property_readonly("state_slots", &Scheduler::state_slots, py::return_value_policy::reference_internal)
       .def_property_readonly("has_unfinished", &Scheduler::has_unfinished)

@@ -1,6 +1,7 @@
 #include "thalweg/scheduler/block_pool.hpp"
 
 #include <algorithm>
+#include <mutex>
 #include <stdexcept>
 #include <string>
 

@@ -1,8 +1,10 @@
 #include "thalweg/scheduler/decode.hpp"
 
+#include <algorithm>
 #include <span>
 #include <string>
 
+#include "thalweg/scheduler/dropping.hpp"
 #include "thalweg/scheduler/prefetch.hpp"
 
 namespace thalweg::scheduler {
@@ -29,6 +31,14 @@ void end_preempted(CoreState& state, Step& step, Sequence& victim) {
   ++state.num_preempted;
 }
 
+void check_draft_slots(const CoreState& state) {
+  const std::size_t expected = state.options.draft_length > 0 ? state.running.size() : 0;
+  const auto in_use = static_cast<std::size_t>(state.draft_slots.num_in_use());
+  if (in_use != expected)
+    throw InvariantError(std::to_string(in_use) + " draft slots are in use; " + std::to_string(expected) +
+                         " sequences need one");
+}
+
 }  // namespace
 
 void preempt(CoreState& state, Step& step, Sequence& victim) {
@@ -43,16 +53,19 @@ void preempt(CoreState& state, Step& step, Sequence& victim) {
   ++state.num_preempted;
 }
 
-void DecodePlanner::plan(CoreState& state, Step& step) {
-  collect(state, step);
+void DecodePlanner::plan(CoreState& state, Step& step, const Step* in_flight) {
+  collect(state, step, in_flight == nullptr ? 0 : in_flight->rows.size());
+  if (!state.prompted.empty()) admit_prompted(state);
   sorter_.sort(candidates_, [](const Candidate& candidate) { return candidate.num_outputs; });
-  admit(state, step);
+  serve(state, step);
   sorter_.sort(taken_, [](const Candidate& candidate) { return candidate.length; });
   write_rows(state, step);
+  if (state.verify_budget.has_curve()) verify_planner_.plan(state, step);
+  check_draft_slots(state);
 }
 
-// Visit everybody once; finished sequences leave.
-void DecodePlanner::collect(CoreState& state, Step& step) {
+// Visit everybody once; finished sequences leave. `running` begins with the rows of the step in flight, in their order.
+void DecodePlanner::collect(CoreState& state, Step& step, std::size_t num_in_flight) {
   candidates_.clear();
   const std::vector<Sequence*>& running = state.running;
   for (std::size_t i = 0; i < running.size(); ++i) {
@@ -63,16 +76,38 @@ void DecodePlanner::collect(CoreState& state, Step& step) {
       step.finished.push_back(&sequence);
       continue;
     }
-    const std::int32_t length = sequence.length();
-    candidates_.push_back({&sequence, length - sequence.prompt_length, length, length + sequence.num_drafts,
-                           static_cast<std::int32_t>(sequence.blocks.size())});
+    add(state, sequence, i < num_in_flight ? static_cast<std::int32_t>(i) : -1);
   }
   state.num_finished_running = 0;
-  state.waiting.take_finished(step.dropped);
+  drop_finished(state, step);
+}
+
+void DecodePlanner::add(const CoreState& state, Sequence& sequence, std::int32_t previous_row) {
+  const std::int32_t length = sequence.length();
+  candidates_.push_back({.sequence = &sequence,
+                         .num_outputs = length - sequence.prompt_length,
+                         .length = length,
+                         .reserved = length + state.tokens_in_flight(sequence) + sequence.num_drafts,
+                         .num_blocks = static_cast<std::int32_t>(sequence.blocks.size()),
+                         .query_length = 1 + sequence.num_drafts,
+                         .previous_row = previous_row});
+}
+
+// Fill the batch up with sequences that come ready to decode; no drafter has seen them.
+void DecodePlanner::admit_prompted(CoreState& state) {
+  admitted_.clear();
+  const auto max_num_seqs = static_cast<std::size_t>(state.options.max_num_seqs);
+  state.prompted.take_schedulable(max_num_seqs - std::min(candidates_.size(), max_num_seqs), admitted_);
+  for (Sequence* sequence : admitted_) {
+    sequence->status = Status::running;
+    state.take_draft_slot(*sequence);
+    state.attach_padding(*sequence);
+    add(state, *sequence, -1);
+  }
 }
 
 // Shortest output first, so that the longest ones are the victims when blocks run out.
-void DecodePlanner::admit(CoreState& state, Step& step) {
+void DecodePlanner::serve(CoreState& state, Step& step) {
   taken_.clear();
   first_ = 0;
   for (std::size_t last = candidates_.size(); first_ < last; --last) {
@@ -115,10 +150,9 @@ void DecodePlanner::write_rows(CoreState& state, Step& step) const {
   step.rows.resize(taken_.size());
   for (std::size_t i = 0; i < taken_.size(); ++i) {
     const Candidate& candidate = taken_[i];
-    const std::int32_t query_length = 1 + candidate.reserved - candidate.length;
     state.running[i] = candidate.sequence;
-    step.rows[i] = {candidate.sequence, query_length};
-    step.num_batched_tokens += query_length;
+    step.rows[i] = {candidate.sequence, candidate.query_length, candidate.previous_row};
+    step.num_batched_tokens += candidate.query_length;
     step.num_blocks += static_cast<std::size_t>(candidate.num_blocks);
   }
 }

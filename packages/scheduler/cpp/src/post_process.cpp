@@ -17,6 +17,12 @@ void require_size(const char* name, std::size_t size, std::size_t wanted) {
                                 std::to_string(wanted));
 }
 
+bool are_confidences(std::span<const float> values) {
+  bool is_fine = true;
+  for (const float value : values) is_fine &= value >= 0.0F && value <= 1.0F;
+  return is_fine;
+}
+
 // Number of leading entries before the first -1.
 std::size_t count_accepted(std::span<const std::int32_t> drafts) {
   std::size_t count = 0;
@@ -32,18 +38,22 @@ class Processor {
         result_(result),
         is_prefill_(step.kind == StepKind::prefill),
         draft_length_(state.drafts.length()),
-        outcome_(step.rows.size(), draft_length_, step.rows.size() * (1 + draft_length_),
-                 step.finished.size() + step.dropped.size()) {}
+        outcome_({.rows = step.rows.size(),
+                  .draft_length = draft_length_,
+                  .max_tokens = step.rows.size() * (1 + draft_length_),
+                  .max_closed = step.finished.size() + step.dropped.size(),
+                  .max_completed = hands_over(state) ? step.rows.size() : 0}) {}
 
   StepOutcome run() {
     outcome_.token_offsets[0] = 0;
     for (std::size_t i = 0; i < step_.rows.size(); ++i) {
       if (i + record_distance < step_.rows.size()) prefetch_record(step_.rows[i + record_distance].sequence);
       Sequence& sequence = *step_.rows[i].sequence;
-      process_row(i, sequence, step_.rows[i].query_length);
+      process_row(i, sequence, step_.rows[i]);
       outcome_.token_offsets[i + 1] = static_cast<std::int32_t>(outcome_.token_ids.size());
       outcome_.num_output_tokens[i] = sequence.num_outputs();
     }
+    requeue_chunks();
     // The traced system closed whatever it dropped, and nothing else.
     for (Sequence* sequence : step_.finished) leave(*sequence, !state_.options.is_reference());
     for (Sequence* sequence : step_.dropped) leave(*sequence, true);
@@ -51,17 +61,24 @@ class Processor {
   }
 
  private:
-  void process_row(std::size_t i, Sequence& sequence, std::int32_t query_length) {
-    ++sequence.process_count;
+  static bool hands_over(const CoreState& state) noexcept { return state.options.engine_type == EngineType::prompt; }
+
+  void process_row(std::size_t i, Sequence& sequence, const Row& row) {
     outcome_.finish_reasons[i] = 0;
+    if (!is_prefill_ && sequence.status == Status::waiting) {
+      // Preempted while the step was in flight: it starts again, and this step never happened.
+      set_verification(i, 0, 0, {});
+      return;
+    }
+    ++sequence.process_count;
     if (sequence.is_finished()) {
       set_verification(i, 0, 0, {});
       pass_over(sequence);
       return;
     }
     if (result_.has_row_status) sequence.structured_status = result_.row_status[i];
-    if (is_prefill_) process_prompt(i, sequence, query_length);
-    else process_decode(i, sequence, query_length);
+    if (is_prefill_) process_prompt(i, sequence, row.query_length);
+    else process_decode(i, sequence, row);
     if (!sequence.is_finished()) return;
     outcome_.finish_reasons[i] = static_cast<std::int8_t>(sequence.status);
     sequence.is_reported = true;
@@ -81,19 +98,24 @@ class Processor {
     sequence.computed += query_length;
     if (sequence.computed < sequence.length()) {
       set_verification(i, 0, 0, {});
-      state_.waiting.push_half_prefilled(sequence);
+      chunks_.push_back(&sequence);
       return;
     }
     state_.running.push_back(&sequence);
     const std::int32_t appended = append(sequence, {}, 0, result_.sampled_token_ids[i]);
     set_verification(i, std::min(appended, 1), std::min(appended, 1), {});
-    if (draft_length_ == 0) return;
-    sequence.num_drafts = static_cast<std::int32_t>(draft_length_);
-    state_.drafts.set_padding(sequence.draft_slot, state_.options.vocab_size - 1);
+    if (!hands_over(state_)) state_.attach_padding(sequence);
+    else if (!sequence.is_finished() || state_.options.is_reference()) grow(outcome_.completed_ids, sequence.id);
   }
 
-  void process_decode(std::size_t i, Sequence& sequence, std::int32_t query_length) {
-    const auto num_drafts = static_cast<std::size_t>(query_length - 1);
+  // Unfinished prompts go on first, in their order; the traced system reversed it.
+  void requeue_chunks() {
+    if (!state_.options.is_reference()) std::reverse(chunks_.begin(), chunks_.end());
+    for (Sequence* sequence : chunks_) state_.waiting.push_half_prefilled(*sequence);
+  }
+
+  void process_decode(std::size_t i, Sequence& sequence, const Row& row) {
+    const auto num_drafts = static_cast<std::size_t>(row.query_length - 1);
     const auto drafts = result_.accepted_token_ids.subspan(i * draft_length_, num_drafts);
     const std::size_t num_accepted = count_accepted(drafts);
     const std::int32_t appended = append(sequence, drafts, num_accepted, result_.sampled_token_ids[i]);
@@ -104,9 +126,12 @@ class Processor {
       set_verification(i, 0, 0, {});
     } else {
       const auto confidences = state_.drafts.confidences(sequence.draft_slot);
-      set_verification(i, query_length, static_cast<std::int32_t>(num_accepted) + 1, confidences);
+      set_verification(i, row.query_length, static_cast<std::int32_t>(num_accepted) + 1, confidences);
     }
-    if (draft_length_ > 0) attach_drafts(i, sequence);
+    if (draft_length_ == 0) return;
+    // Without a correction, with which the step would have read what the one before wrote, nobody reads it any more.
+    if (row.previous_row >= 0 && !step_.is_corrected) sequence.has_draft_info = false;
+    attach_drafts(i, sequence);
   }
 
   // Append the accepted drafts and the sampled token up to the first that ends the sequence; returns how many.
@@ -180,6 +205,7 @@ class Processor {
   const bool is_prefill_;
   const std::size_t draft_length_;
   StepOutcome outcome_;
+  std::vector<Sequence*> chunks_;
 };
 
 }  // namespace
@@ -192,6 +218,8 @@ void check_result(const CoreState& state, const Step& step, const StepResult& re
   require_size("draft_token_ids", result.draft_token_ids.size(), num_drafts);
   if (!result.confidences.empty()) require_size("confidences", result.confidences.size(), num_drafts);
   if (result.has_row_status) require_size("row_status", result.row_status.size(), rows);
+  if (!are_confidences(result.confidences))
+    throw std::invalid_argument("confidences hold a value that is not a number from 0 to 1");
 }
 
 StepOutcome post_process(CoreState& state, const Step& step, const StepResult& result) {

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "thalweg/scheduler/dropping.hpp"
+
 namespace thalweg::scheduler {
 namespace {
 
@@ -71,18 +73,22 @@ bool acquire(CoreState& state, Sequence& sequence) {
 }  // namespace
 
 bool wants_prefill(const CoreState& state) {
-  const double capacity = state.blocks.capacity();
-  const bool below_watermark = (capacity - state.blocks.num_free()) / capacity <= watermark;
   const bool is_reference = state.options.is_reference();
-  const Sequence* next = is_reference ? state.waiting.head() : state.waiting.first_unfinished();
+  if (!is_reference && state.waiting.has_ready_holder()) return true;  // it may be why blocks are short
+  const Sequence* next = is_reference ? state.waiting.head() : state.waiting.first_other();
   if (next == nullptr || !next->is_schedulable) return false;
-  return below_watermark || (!is_reference && !next->blocks.empty());
+  if (state.options.engine_type == EngineType::prompt) return true;  // nobody needs room to grow
+  const double capacity = state.blocks.capacity();
+  return (capacity - state.blocks.num_free()) / capacity <= watermark;
+}
+
+void plan_empty_prefill(CoreState& state, Step& step) {
+  if (!state.options.is_reference()) drop_finished(state, step);
 }
 
 void plan_prefill(CoreState& state, Step& step) {
   const Options& options = state.options;
-  const bool is_reference = options.is_reference();
-  if (!is_reference) state.waiting.take_finished(step.dropped);
+  plan_empty_prefill(state, step);
 
   std::int64_t context_budget = options.prefill_max_sum_context;
   std::size_t num_running = state.running.size();
@@ -118,10 +124,13 @@ void plan_prefill(CoreState& state, Step& step) {
     step.num_chunk_tokens += static_cast<std::size_t>(length);
     step.rows.push_back({sequence, length});
     drop_checkpoints(*sequence, sequence->computed + length);
-    if (sequence->computed + length < sequence->length()) break;  // one half-prefilled prompt at a time
+    if (sequence->computed + length < sequence->length()) {
+      if (options.engine_type == EngineType::prompt) continue;
+      break;  // one half-prefilled prompt at a time
+    }
     sequence->status = Status::running;
     ++num_running;
-    if (options.draft_length > 0) sequence->draft_slot = state.draft_slots.take();
+    state.take_draft_slot(*sequence);
   }
 }
 

@@ -6,7 +6,9 @@ StepPlan::StepPlan(const PlanShape& given) : shape(given) {
   const std::size_t rows = shape.rows;
   const std::size_t num_ids = rows + shape.num_finished + shape.num_dropped + shape.num_restarted;
   const std::size_t num_columns = 9 + shape.tail_length + shape.draft_width;
-  const std::size_t num_others = (rows + 1) + shape.num_blocks + shape.num_chunk_tokens + shape.num_next_tokens;
+  const std::size_t num_copies = shape.num_state_copies + shape.num_block_copies;
+  const std::size_t num_others =
+      (rows + 1) + shape.num_blocks + shape.num_chunk_tokens + shape.num_next_tokens + 2 * num_copies;
   storage = ArrayStorage(num_ids * sizeof(std::int64_t) + (rows * num_columns + num_others) * sizeof(std::int32_t));
 
   sequence_ids = storage.take<std::int64_t>(rows);
@@ -23,6 +25,8 @@ StepPlan::StepPlan(const PlanShape& given) : shape(given) {
   block_ids = storage.take<std::int32_t>(shape.num_blocks);
   token_ids = storage.take<std::int32_t>(shape.num_chunk_tokens);
   next_token_ids = storage.take<std::int32_t>(shape.num_next_tokens);
+  state_copies = storage.take<std::int32_t>(2 * shape.num_state_copies);
+  block_copies = storage.take<std::int32_t>(2 * shape.num_block_copies);
 }
 
 }  // namespace thalweg::scheduler

@@ -2,9 +2,12 @@
 
 namespace thalweg::scheduler {
 
-StepOutcome::StepOutcome(std::size_t rows, std::size_t draft_length, std::size_t max_tokens, std::size_t max_closed)
-    : storage(max_closed * (8 + 4 + 1) + (rows + 1 + max_tokens + rows * (3 + draft_length)) * 4 + rows) {
+StepOutcome::StepOutcome(const Shape& shape)
+    : storage(shape.max_closed * (8 + 4 + 1) + shape.max_completed * 8 +
+              (shape.rows + 1 + shape.max_tokens + shape.rows * (3 + shape.draft_length)) * 4 + shape.rows) {
+  const auto [rows, draft_length, max_tokens, max_closed, max_completed] = shape;
   closed_ids = storage.take<std::int64_t>(max_closed).first(0);
+  completed_ids = storage.take<std::int64_t>(max_completed).first(0);
   token_offsets = storage.take<std::int32_t>(rows + 1);
   token_ids = storage.take<std::int32_t>(max_tokens).first(0);
   num_output_tokens = storage.take<std::int32_t>(rows);

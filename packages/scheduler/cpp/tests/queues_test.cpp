@@ -58,7 +58,7 @@ void finished_ones_are_skipped_and_taken_out_in_order() {
     queues.note_finished(*sequences[i]);
     sequences[i]->status = Status::finished_aborted;
   }
-  CHECK(queues.num_half_prefilled() == 0 && queues.first_unfinished() == sequences[1]);
+  CHECK(queues.num_half_prefilled() == 0 && queues.first_other() == sequences[1]);
   queues.take_finished(taken);
   CHECK((taken == std::vector<Sequence*>{sequences[0], sequences[2]}));
   CHECK(queues.size() == 2);

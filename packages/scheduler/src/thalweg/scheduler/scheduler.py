@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from thalweg.scheduler._core import SchedulerCore
+from thalweg.scheduler._core import FlopsEstimator, SchedulerCore
 from thalweg.scheduler.config import SchedulerConfig, Sizes
+from thalweg.scheduler.flops_model import FlopsModel
 
 
 class Scheduler(SchedulerCore):
-    """Continuous batching, planned synchronously: every plan gets its result before the next step begins.
+    """Continuous batching, synchronous or one decode step ahead of the results.
 
     Satisfies `thalweg.interfaces.Scheduler`; `thalweg.scheduler.reference.Scheduler` is its twin in plain Python, which
     spells out what the contract leaves open. Planning and processing run without the interpreter lock. The arrays of a
-    plan or an outcome belong to it alone.
+    plan, a correction or an outcome belong to it alone.
     """
 
     def __init__(
@@ -25,8 +26,12 @@ class Scheduler(SchedulerCore):
         tail_length: int = 1,
         vocab_size: int,
         context_parallel_size: int = 1,
+        flops_model: FlopsModel | None = None,
     ) -> None:
-        """Both pool sizes include the null id 0. Raises ConfigError when sizes and config contradict each other."""
+        """Both pool sizes include the null id 0. Raises ConfigError when sizes and config contradict each other.
+
+        flops_model: fills the plan's FLOPs, None = 0.
+        """
         sizes = Sizes.resolve(
             config,
             num_blocks=num_blocks,
@@ -56,4 +61,7 @@ class Scheduler(SchedulerCore):
             prefill_interval_any=config.prefill_interval_any,
             prefill_interval_continue=config.prefill_interval_continue,
             is_reference_policy=config.policy == "reference",
+            plans_ahead=config.plans_ahead,
+            engine_type=config.engine_type,
+            flops=FlopsEstimator(flops_model) if flops_model is not None else None,
         )

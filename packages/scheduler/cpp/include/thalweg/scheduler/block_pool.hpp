@@ -2,9 +2,10 @@
 
 #include <atomic>
 #include <cstdint>
-#include <mutex>
 #include <span>
 #include <vector>
+
+#include "thalweg/scheduler/pool_mutex.hpp"
 
 namespace thalweg::scheduler {
 
@@ -13,7 +14,8 @@ enum class Fit : int { never = 0, later = 1, ok = 2 };
 
 // Reference-counted pool of ids 1..capacity-1, for blocks and for state slots; id 0 means none and is never handed out.
 //
-// The free ids form a first-in first-out queue, ascending at the start. Every member is safe from any thread.
+// The free ids form a first-in first-out queue, ascending at the start. Every member is safe from any thread;
+// one that does not get the lock for 20 seconds throws LockTimeoutError.
 class BlockPool {
  public:
   // Throws ConfigError for a capacity below 1.
@@ -48,7 +50,7 @@ class BlockPool {
   void push_free(std::int32_t id);
 
   const std::int32_t capacity_;
-  mutable std::mutex mutex_;
+  mutable PoolMutex mutex_;
   std::vector<std::int32_t> ring_;        // the queue of free ids: num_free_ entries from head_ on, cyclic
   std::vector<std::int32_t> references_;  // per id
   std::size_t head_ = 0;

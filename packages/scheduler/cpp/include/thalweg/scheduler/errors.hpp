@@ -19,6 +19,11 @@ struct CapacityError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+// Another thread kept something locked for far too long.
+struct LockTimeoutError : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
 // Our own bookkeeping is wrong.
 struct InvariantError : std::logic_error {
   using std::logic_error::logic_error;

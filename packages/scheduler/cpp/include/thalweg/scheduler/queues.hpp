@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -9,8 +10,8 @@
 
 namespace thalweg::scheduler {
 
-// Waiting sequences: those that hold blocks (a half-prefilled prompt) are planned before those that hold none, each
-// group in queue order. With `holders_first` off there is one queue and half-prefilled prompts go to its front.
+// Waiting sequences: those that hold blocks (half-prefilled, loaded or forked prompts) are planned before those that
+// hold none, each group in queue order. With `holders_first` off there is one queue, half-prefilled prompts at its front.
 class WaitingQueues {
  public:
   explicit WaitingQueues(bool holders_first) : holders_first_(holders_first) {}
@@ -25,9 +26,12 @@ class WaitingQueues {
   }
   void push_half_prefilled(Sequence& sequence) {
     (holders_first_ ? holders_ : others_).push_front(&sequence);
-    ++num_half_prefilled_;
-    prompt_tokens_ += sequence.prompt_length;
-    prompt_tokens_half_prefilled_ += sequence.prompt_length;
+    count_half_prefilled(sequence);
+  }
+  // One that somebody else fills: it queues behind the block-holders.
+  void push_loaded(Sequence& sequence) {
+    (holders_first_ ? holders_ : others_).push_back(&sequence);
+    count_half_prefilled(sequence);
   }
 
   std::size_t size() const noexcept { return holders_.size() + others_.size(); }
@@ -37,27 +41,37 @@ class WaitingQueues {
   std::int64_t prompt_tokens() const noexcept { return prompt_tokens_; }
   std::int64_t prompt_tokens_half_prefilled() const noexcept { return prompt_tokens_half_prefilled_; }
 
-  // The one to plan next, perhaps a finished one; nullptr when nobody waits.
+  // The one to plan next, perhaps a finished one; nullptr when nobody waits. Block-holders whose data has not arrived
+  // are passed over.
   Sequence* head() const noexcept {
-    if (!holders_.empty()) return holders_.front();
+    const std::size_t at = first_holder();
+    if (at < holders_.size()) return holders_[at];
     return others_.empty() ? nullptr : others_.front();
   }
 
-  // The same without the finished ones.
-  Sequence* first_unfinished() const noexcept {
-    for (const auto* queue : {&holders_, &others_})
-      for (Sequence* sequence : *queue)
-        if (!sequence->is_finished()) return sequence;
+  // Whether some unfinished block-holder can go on.
+  bool has_ready_holder() const noexcept {
+    return std::any_of(holders_.begin(), holders_.end(), [](const Sequence* sequence) {
+      return sequence->is_schedulable && !sequence->is_finished();
+    });
+  }
+
+  // First unfinished one that holds no blocks; nullptr when there is none.
+  Sequence* first_other() const noexcept {
+    for (Sequence* sequence : others_)
+      if (!sequence->is_finished()) return sequence;
     return nullptr;
   }
 
   void pop_head() {
-    std::deque<Sequence*>& queue = holders_.empty() ? others_ : holders_;
-    const Sequence& sequence = *queue.front();
+    const std::size_t at = first_holder();
+    const bool is_holder = at < holders_.size();
+    const Sequence& sequence = is_holder ? *holders_[at] : *others_.front();
     if (sequence.is_finished()) --num_finished_;
     else if (!sequence.blocks.empty()) forget_half_prefilled(sequence);
     prompt_tokens_ -= sequence.prompt_length;
-    queue.pop_front();
+    if (is_holder) holders_.erase(holders_.begin() + static_cast<std::ptrdiff_t>(at));
+    else others_.pop_front();
   }
 
   // A waiting sequence is about to end, while it still has its blocks; it stays in its place until it is taken out.
@@ -78,6 +92,18 @@ class WaitingQueues {
   const std::deque<Sequence*>& others() const noexcept { return others_; }
 
  private:
+  std::size_t first_holder() const noexcept {
+    std::size_t at = 0;
+    while (at < holders_.size() && !holders_[at]->is_schedulable) ++at;
+    return at;
+  }
+
+  void count_half_prefilled(const Sequence& sequence) noexcept {
+    ++num_half_prefilled_;
+    prompt_tokens_ += sequence.prompt_length;
+    prompt_tokens_half_prefilled_ += sequence.prompt_length;
+  }
+
   void forget_half_prefilled(const Sequence& sequence) noexcept {
     --num_half_prefilled_;
     prompt_tokens_half_prefilled_ -= sequence.prompt_length;

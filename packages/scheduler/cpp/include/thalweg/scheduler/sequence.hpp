@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory_resource>
 #include <vector>
@@ -44,6 +45,7 @@ struct alignas(64) Sequence {
   bool is_held = false;              // memory outlives `release`
   bool is_kept = false;              // `release` passed it over because it was held
   bool has_left = false;             // listed as finished or dropped by a plan whose result was processed
+  bool is_prompted = false;          // ready to decode, but not running yet
   std::vector<std::int32_t> checkpoints;  // ascending positions at which a prefill chunk must end
 
   explicit Sequence(std::pmr::memory_resource* block_tables) : blocks(block_tables) {}
@@ -52,6 +54,10 @@ struct alignas(64) Sequence {
   std::int32_t num_outputs() const noexcept { return length() - prompt_length; }
   bool is_finished() const noexcept { return is_final(status); }
   bool owns_memory() const noexcept { return state_slot >= 0 || !blocks.empty(); }
+  // Steps planned and not processed. A restarted sequence forgets those that it was part of.
+  std::int32_t num_in_flight() const noexcept {
+    return std::max(0, static_cast<std::int32_t>(schedule_count - process_count));
+  }
 
   // Forget everything computed: prompt and output are prefilled again as one prompt.
   void restart() noexcept {

@@ -14,6 +14,8 @@ struct StepStats {
   std::int64_t sum_query_times_context = 0;
   std::int32_t max_context_length = 0;
   std::int32_t min_context_length = 0;
+  double attention_flops = 0;
+  double total_flops = 0;
   std::int64_t num_running = 0;
   std::int64_t num_waiting = 0;
   std::int64_t num_chunked = 0;
@@ -42,10 +44,12 @@ struct PlanShape {
   std::size_t num_finished = 0;
   std::size_t num_dropped = 0;
   std::size_t num_restarted = 0;
+  std::size_t num_state_copies = 0;
+  std::size_t num_block_copies = 0;
 };
 
 // The fields of thalweg.interfaces.StepPlan that this scheduler fills: same names, same shapes, row-major, owned by the
-// plan. The others are constant here: no copies, nothing to clear.
+// plan. There is never a state slot to clear.
 struct StepPlan {
   StepPlan() = default;
   explicit StepPlan(const PlanShape& shape);
@@ -74,6 +78,8 @@ struct StepPlan {
   std::span<std::int32_t> draft_read_slots;
   std::span<std::int32_t> draft_write_slots;
   std::span<std::int32_t> previous_rows;
+  std::span<std::int32_t> state_copies;
+  std::span<std::int32_t> block_copies;
   StepStats stats;
 };
 

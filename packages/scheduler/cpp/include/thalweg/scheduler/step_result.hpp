@@ -20,12 +20,21 @@ struct StepResult {
 
 // The fields of thalweg.interfaces.StepOutcome, same names, row-major, owned by the outcome.
 struct StepOutcome {
+  // max_*: room for `token_ids`, `closed_*` and `completed_ids`, which start empty and grow in place.
+  struct Shape {
+    std::size_t rows = 0;
+    std::size_t draft_length = 0;
+    std::size_t max_tokens = 0;
+    std::size_t max_closed = 0;
+    std::size_t max_completed = 0;
+  };
+
   StepOutcome() = default;
-  // max_tokens and max_closed: room for `token_ids` and `closed_*`, which start empty and grow in place.
-  StepOutcome(std::size_t rows, std::size_t draft_length, std::size_t max_tokens, std::size_t max_closed);
+  explicit StepOutcome(const Shape& shape);
 
   ArrayStorage storage;
   std::span<std::int64_t> closed_ids;
+  std::span<std::int64_t> completed_ids;
   std::span<std::int32_t> token_offsets;
   std::span<std::int32_t> token_ids;
   std::span<std::int32_t> num_output_tokens;
