@@ -25,7 +25,9 @@ from thalweg.scheduler import Scheduler, reference
 CAPACITY = Capacity(max_num_seqs=4, num_blocks=41, num_state_slots=6)
 
 
-@pytest.fixture(params=[(Scheduler, False), (reference.Scheduler, True)], ids=["sync", "async"])
+@pytest.fixture(
+    params=[(Scheduler, False), (Scheduler, True), (reference.Scheduler, True)], ids=["sync", "async", "reference"]
+)
 def bench(request: pytest.FixtureRequest, tokenizer: Tokenizer) -> Bench:
     core, is_async = request.param
     return Bench(tokenizer, core=core, async_scheduling=is_async)
@@ -166,6 +168,18 @@ def test_offline_generation_logs_no_line_unless_it_is_asked_to(checkpoint: str) 
         assert llm.engine.instruments.options.log_stats
     with build_engine(EngineConfig.build(model=checkpoint, **options)) as engine:
         assert engine.instruments.options.log_stats
+
+
+def test_utilisation_is_shown_once_the_peak_is_known(checkpoint: str) -> None:
+    with LLM(checkpoint, max_num_seqs=2, max_model_len=256, peak_tflops=1.0, metrics=True) as llm:
+        llm.generate(prompt_token_ids=[5, 6, 7], sampling_params=params(max_tokens=6), use_tqdm=False)
+        figures = llm.engine.statistics.figures()
+        assert figures is not None
+        assert figures.mfu is not None
+        assert 0 < figures.mfu < 1
+        assert figures.load.kv_usage is not None
+        assert 0 < figures.load.kv_usage < 1  # what ended with the last plan is freed after it
+        assert llm.engine.instruments.metrics is not None
 
 
 def test_metrics_without_the_extra_are_refused_before_the_weights_are_loaded(

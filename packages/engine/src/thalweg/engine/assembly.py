@@ -11,6 +11,7 @@ from thalweg.engine.admission import Admission, Limits
 from thalweg.engine.checkpoint import checkpoint_directory
 from thalweg.engine.config import EngineConfig
 from thalweg.engine.engine import LLMEngine
+from thalweg.engine.flops_facts import flops_model
 from thalweg.engine.inputs import InputBuilder
 from thalweg.engine.instruments import Instruments
 from thalweg.engine.model_device import ModelDevice
@@ -74,6 +75,7 @@ def build_engine(
         draft_length=draft_length,
         tail_length=facts.engram_max_ngram_size if facts.engram_layer_ids else 1,
         vocab_size=facts.vocab_size,
+        flops_model=flops_model(facts),
     )
     if step_times:
         scheduler.set_step_time_curve(step_times)
