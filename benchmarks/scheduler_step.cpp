@@ -1,5 +1,5 @@
 // The scheduler core alone: medians of planning and processing a decode step, without Python and without arrays of it.
-// Usage: scheduler_step RUNNING WAITING STEPS ; prints "plan_us process_us".
+// Usage: scheduler_step RUNNING WAITING STEPS DRAFTS ASYNC BUDGET (the last two 0 or 1); prints "plan_us process_us".
 // Build: g++ -O3 -std=c++20 -I packages/scheduler/cpp/include scheduler_step.cpp packages/scheduler/cpp/src/*.cpp
 #include <algorithm>
 #include <chrono>
@@ -17,10 +17,15 @@ namespace {
 using namespace thalweg::scheduler;
 using Clock = std::chrono::steady_clock;
 
-constexpr int draft_length = 5;
 constexpr int block_size = 128;
 constexpr int longest_prompt = 1024;
 constexpr int num_samples = 16;  // prepared before the clock starts
+constexpr int graph_interval = 8;
+
+struct Case {
+  int running, waiting, steps, drafts;
+  bool is_async, has_budget;
+};
 
 double microseconds(Clock::time_point from, Clock::time_point to) {
   return std::chrono::duration<double, std::micro>(to - from).count();
@@ -31,13 +36,14 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-Options options_for(int running, int steps) {
+Options options_for(const Case& measured) {
   Options options;
-  const int longest = longest_prompt + (steps + 1) * (1 + draft_length);
+  const int running = measured.running;
+  const int longest = longest_prompt + (measured.steps + 2) * (1 + measured.drafts);
   options.num_blocks = running * (longest / block_size + 2) * 10 / 8 + 2;
   options.num_state_slots = running + 2;
   options.block_size = block_size;
-  options.draft_length = draft_length;
+  options.draft_length = measured.drafts;
   options.tail_length = 3;
   options.vocab_size = 1 << 17;
   options.max_num_seqs = running;
@@ -48,7 +54,17 @@ Options options_for(int running, int steps) {
   options.prefill_interval_all = 70;
   options.prefill_interval_any = 100;
   options.prefill_interval_continue = 10;
+  options.plans_ahead = measured.is_async;
   return options;
+}
+
+// Graphs every eight tokens: a floor, then a rise that makes about half of the drafts worth it.
+std::vector<StepTime> step_times(int largest) {
+  std::vector<StepTime> points;
+  for (int size = graph_interval; size < largest; size += graph_interval)
+    points.push_back({size, 10.0 + 20.0 * size / largest});
+  points.push_back({largest, 30.0});
+  return points;
 }
 
 // What the sampler would return: any number of drafts accepted, equally likely.
@@ -57,7 +73,9 @@ struct Sample {
   std::vector<float> confidences;
 
   Sample(std::size_t rows, std::size_t width, std::mt19937& random)
-      : sampled(rows, 100), accepted(rows * width, -1), drafts(rows * width, 101), confidences(rows * width, 0.5f) {
+      : sampled(rows, 100), accepted(rows * width, -1), drafts(rows * width, 101), confidences(rows * width) {
+    std::uniform_real_distribution<float> chance(0.0f, 1.0f);
+    std::generate(confidences.begin(), confidences.end(), [&] { return chance(random); });
     for (std::size_t row = 0; row < rows; ++row)
       std::fill_n(accepted.begin() + static_cast<std::ptrdiff_t>(row * width), random() % (width + 1), 101);
   }
@@ -79,38 +97,47 @@ StepPlan plan_step(Scheduler& scheduler) {
   return scheduler.finish_step(is_prefill ? StepKind::prefill : StepKind::decode);
 }
 
-}  // namespace
-
-int main(int argc, char** argv) {
-  if (argc != 4) return EXIT_FAILURE;
-  const int running = std::atoi(argv[1]);
-  const int waiting = std::atoi(argv[2]);
-  const int steps = std::atoi(argv[3]);
-  Scheduler scheduler(options_for(running, steps));
+// Times every step; false when a step has not the rows it should.
+bool run(const Case& measured, std::vector<double>& planning, std::vector<double>& processing) {
+  Scheduler scheduler(options_for(measured));
+  if (measured.has_budget) scheduler.set_step_time_curve(step_times(measured.running * (1 + measured.drafts)));
   std::mt19937 random(7);
-  for (int i = 0; i < running + waiting; ++i) {
+  for (int i = 0; i < measured.running + measured.waiting; ++i) {
     const std::vector<std::int32_t> prompt(1 + random() % longest_prompt, 5);
     scheduler.add({.token_ids = prompt, .max_tokens = 1 << 19});
   }
-  const auto rows = static_cast<std::size_t>(running);
-  if (plan_step(scheduler).sequence_ids.size() != rows) return EXIT_FAILURE;
+  const auto rows = static_cast<std::size_t>(measured.running);
+  if (plan_step(scheduler).sequence_ids.size() != rows) return false;
   scheduler.process(Sample(rows, 0, random).result(0));
 
   std::vector<Sample> samples;
-  for (int i = 0; i < num_samples; ++i) samples.emplace_back(rows, draft_length, random);
-  std::vector<double> planning, processing;
-  for (int step = 1; step <= steps; ++step) {
-    const StepResult result = samples[static_cast<std::size_t>(step % num_samples)].result(step);
+  for (int i = 0; i < num_samples; ++i) samples.emplace_back(rows, static_cast<std::size_t>(measured.drafts), random);
+  const int lag = measured.is_async ? 1 : 0;
+  for (int step = 1; step <= measured.steps + lag; ++step) {
+    const StepResult result = samples[static_cast<std::size_t>(step % num_samples)].result(step - lag);
     const auto begin = Clock::now();
     const StepPlan plan = plan_step(scheduler);
-    const auto planned = Clock::now();
-    if (plan.sequence_ids.size() != rows) return EXIT_FAILURE;
-    const auto ready = Clock::now();
-    const StepOutcome outcome = scheduler.process(result);
-    const auto processed = Clock::now();
-    planning.push_back(microseconds(begin, planned));
-    processing.push_back(microseconds(ready, processed));
+    planning.push_back(microseconds(begin, Clock::now()));
+    if (plan.sequence_ids.size() != rows) return false;
+    if (result.step > 0) {
+      const auto ready = Clock::now();
+      const StepOutcome outcome = scheduler.process(result);
+      processing.push_back(microseconds(ready, Clock::now()));
+    }
+    if (measured.is_async) scheduler.correct(step);
   }
+  return true;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc != 7) return EXIT_FAILURE;
+  int values[6];
+  for (int i = 0; i < 6; ++i) values[i] = std::atoi(argv[i + 1]);
+  const Case measured{values[0], values[1], values[2], values[3], values[4] != 0, values[5] != 0};
+  std::vector<double> planning, processing;
+  if (!run(measured, planning, processing)) return EXIT_FAILURE;
   std::printf("%.2f %.2f\n", median(planning), median(processing));
   return EXIT_SUCCESS;
 }

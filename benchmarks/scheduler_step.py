@@ -1,4 +1,5 @@
-"""Time to plan and to process one decode step with five drafts, in the C++ core alone and as Python calls.
+"""Time to plan and to process a decode step, in the C++ core alone and as Python calls: with and without drafts,
+synchronous and asynchronous, with a fixed verify length and with the verification budget.
 
 The targets are half of what the system we measure ourselves against takes, scaled to this machine: `calibrate_host.cpp`
 prints 57 us on the machine of those numbers.
@@ -12,8 +13,8 @@ import statistics
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -24,15 +25,18 @@ from thalweg.scheduler import Scheduler, SchedulerConfig
 
 HERE = Path(__file__).resolve().parent
 CORE = HERE.parent / "packages" / "scheduler" / "cpp"
-CASES = ((64, 0), (256, 0), (1024, 0), (1024, 10_000))
-"""Running and waiting sequences."""
-PEER_US = {64: (8.0, 9.0), 256: (32.0, 21.0), 1024: (137.0, 84.0)}
-"""Schedule and process medians of the peer at that many running sequences."""
+PEER_US = {
+    False: {64: (8.0, 9.0), 256: (32.0, 21.0), 1024: (137.0, 84.0)},
+    True: {64: (35.0, 14.0), 256: (173.0, 42.0), 1024: (814.0, 155.0)},
+}
+"""Medians of the peer's schedule and process, without and with its verification budget, by running sequences."""
 PEER_CALIBRATION_US = 57.0
-DRAFT_LENGTH = 5
+SIZES = (64, 256, 1024)
+MANY_WAITING = 10_000
 BLOCK_SIZE = 128
 LONGEST_PROMPT = 1024
 VOCAB_SIZE = 1 << 17
+GRAPH_INTERVAL = 8
 NO_VOTE, PREFILL, DECODE = VoteRound.NONE, StepKind.PREFILL, StepKind.DECODE
 """Reading an enum member from its class costs a tenth of a microsecond in Python 3.11."""
 NUM_SAMPLES = 16
@@ -40,61 +44,99 @@ NUM_SAMPLES = 16
 
 
 @dataclass(frozen=True)
+class Case:
+    """What one row of the table measures."""
+
+    drafts: int
+    is_async: bool
+    has_budget: bool
+    running: int
+    waiting: int = 0
+
+
+@dataclass
 class Times:
-    """Medians in microseconds."""
+    """Microseconds of every step."""
 
-    schedule: float
-    process: float
+    plan: list[float] = field(default_factory=list)
+    correct: list[float] = field(default_factory=list)
+    process: list[float] = field(default_factory=list)
 
 
-def measure_calls(running: int, waiting: int, num_steps: int) -> Times:
-    """The calls an engine makes: votes, plan, process; arrays and objects included, their release not."""
-    scheduler = make_scheduler(running, num_steps)
+def cases(drafts: list[int], sizes: tuple[int, ...]) -> Iterator[Case]:
+    for count in drafts:
+        for is_async in (False, True):
+            for has_budget in (False, True) if count else (False,):
+                for running in sizes:
+                    yield Case(count, is_async, has_budget, running)
+        yield Case(count, False, False, sizes[-1], MANY_WAITING)
+
+
+def measure_calls(case: Case, num_steps: int) -> Times:
+    """The calls an engine makes: votes, plan, correction, process; arrays and objects included, their release not."""
+    scheduler = make_scheduler(case, num_steps)
     generator = np.random.default_rng(7)
-    for length in generator.integers(1, LONGEST_PROMPT + 1, running + waiting):
+    for length in generator.integers(1, LONGEST_PROMPT + 1, case.running + case.waiting):
         scheduler.add(np.full(length, 5, np.int32), max_tokens=1 << 19, eos_token_id=1)
     prompts = plan_step(scheduler)
-    assert len(prompts.sequence_ids) == running
-    scheduler.process(sample(0, running, 0, generator))
-    samples = [sample(0, running, DRAFT_LENGTH, generator) for _ in range(NUM_SAMPLES)]
-    planning, processing = [], []
-    for step in range(1, num_steps + 1):
-        result = replace(samples[step % NUM_SAMPLES], step=step)
+    assert len(prompts.sequence_ids) == case.running
+    scheduler.process(sample(0, case.running, 0, generator))
+    samples = [sample(0, case.running, case.drafts, generator) for _ in range(NUM_SAMPLES)]
+    times = Times()
+    lag = 1 if case.is_async else 0
+    for step in range(1, num_steps + 1 + lag):
+        result = replace(samples[step % NUM_SAMPLES], step=step - lag)
         begin = time.perf_counter_ns()
         plan = plan_step(scheduler)
-        planned = time.perf_counter_ns()
-        assert len(plan.sequence_ids) == running
-        ready = time.perf_counter_ns()
-        outcome = scheduler.process(result)
-        processed = time.perf_counter_ns()
-        planning.append((planned - begin) / 1000)
-        processing.append((processed - ready) / 1000)
-        del plan, outcome
-    return Times(statistics.median(planning), statistics.median(processing))
+        times.plan.append((time.perf_counter_ns() - begin) / 1000)
+        assert len(plan.sequence_ids) == case.running
+        if result.step > 0:
+            begin = time.perf_counter_ns()
+            outcome = scheduler.process(result)
+            times.process.append((time.perf_counter_ns() - begin) / 1000)
+            del outcome
+        if case.is_async:
+            lengths = plan.query_lengths if case.has_budget else None
+            begin = time.perf_counter_ns()
+            correction = scheduler.correct(step, lengths)
+            times.correct.append((time.perf_counter_ns() - begin) / 1000)
+            del correction
+        del plan
+    return times
 
 
-def make_scheduler(running: int, num_steps: int) -> Scheduler:
+def make_scheduler(case: Case, num_steps: int) -> Scheduler:
     """Room for everybody, so that nothing is preempted and nobody finishes."""
-    longest = LONGEST_PROMPT + (num_steps + 1) * (1 + DRAFT_LENGTH)
+    longest = LONGEST_PROMPT + (num_steps + 2) * (1 + case.drafts)
     config = SchedulerConfig(
-        max_num_seqs=running,
-        max_num_batched_tokens=running * LONGEST_PROMPT,
+        max_num_seqs=case.running,
+        max_num_batched_tokens=case.running * LONGEST_PROMPT,
         max_model_len=1 << 20,
         chunked_prefill=True,
+        async_scheduling=case.is_async,
     )
-    return Scheduler(
+    scheduler = Scheduler(
         config,
-        num_blocks=running * (longest // BLOCK_SIZE + 2) * 10 // 8 + 2,
-        num_state_slots=running + 2,
+        num_blocks=case.running * (longest // BLOCK_SIZE + 2) * 10 // 8 + 2,
+        num_state_slots=case.running + 2,
         block_size=BLOCK_SIZE,
-        draft_length=DRAFT_LENGTH,
+        draft_length=case.drafts,
         tail_length=3,
         vocab_size=VOCAB_SIZE,
     )
+    if case.has_budget:
+        scheduler.set_step_time_curve(step_times(case.running * (1 + case.drafts)))
+    return scheduler
+
+
+def step_times(largest: int) -> list[tuple[int, float]]:
+    """A curve of graphs every eight tokens: a floor, then a rise that makes about half of the drafts worth it."""
+    sizes = [*range(GRAPH_INTERVAL, largest, GRAPH_INTERVAL), largest]
+    return [(size, 10.0 + 20.0 * size / largest) for size in sizes]
 
 
 def plan_step(scheduler: Scheduler) -> StepPlan:
-    """One step of a single rank, as `run_local_vote` does it."""
+    """One step of a single rank, votes included."""
     ballot = scheduler.begin_step(scheduler.has_running, scheduler.has_half_prefilled)
     is_prefill = ballot.round is not NO_VOTE and ballot.wants and scheduler.try_prefill()
     return scheduler.finish_step(PREFILL if is_prefill else DECODE)
@@ -108,7 +150,7 @@ def sample(step: int, rows: int, width: int, generator: np.random.Generator) -> 
         sampled_token_ids=np.full(rows, 100, np.int32),
         accepted_token_ids=np.where(np.arange(width) < num_accepted, 101, -1).astype(np.int32),
         draft_token_ids=np.full((rows, width), 101, np.int32),
-        confidences=np.full((rows, width), 0.5, np.float32),
+        confidences=generator.random((rows, width), np.float32),
         row_status=None,
     )
 
@@ -123,42 +165,62 @@ def build(folder: Path, name: str, *options: str) -> Callable[..., str]:
     return lambda *args: subprocess.run([program, *map(str, args)], check=True, capture_output=True, text=True).stdout
 
 
+def build_core(folder: Path, is_smoke: bool) -> Callable[..., str]:
+    """The core with its own timer. The smoke run compiles all sources as one, which takes a fifth of the time."""
+    sources, include = sorted(CORE.glob("src/*.cpp")), f"-I{CORE / 'include'}"
+    if not is_smoke:
+        return build(folder, "scheduler_step", "-O3", include, *map(str, sources))
+    everything = folder / "core.cpp"
+    everything.write_text("".join(f'#include "{source}"\n' for source in sources))
+    return build(folder, "scheduler_step", "-O0", include, str(everything))
+
+
 def calibrate(folder: Path) -> float:
     """Median microseconds of the fixed mix of work that makes two machines comparable; the best of three runs."""
     run = build(folder, "calibrate_host", "-O2")
     return min(float(re.search(r"median ([\d.]+)", run())[1]) for _ in range(3))  # type: ignore[index]
 
 
-def make_row(running: int, waiting: int, core: Times, calls: Times, calibration_us: float) -> Row:
-    row: dict[str, float | int] = {"running": running, "waiting": waiting}
+def make_row(case: Case, core: list[float], calls: Times, calibration_us: float) -> Row:
+    """core: medians of plan and process inside C++."""
+    row: dict[str, float | int | str] = {
+        "drafts": case.drafts,
+        "mode": "async" if case.is_async else "sync",
+        "verify length": "budget" if case.has_budget else "fixed",
+        "running": case.running,
+        "waiting": case.waiting,
+    }
     scale = calibration_us / PEER_CALIBRATION_US / 2
-    for name, peer_us in zip(("schedule", "process"), PEER_US[running], strict=True):
-        target_us = peer_us * scale
-        core_us, call_us = getattr(core, name), getattr(calls, name)
+    for name, peer_us, core_us in zip(("plan", "process"), PEER_US[case.has_budget][case.running], core, strict=True):
+        call_us: list[float] = getattr(calls, name)
+        median = statistics.median(call_us)
         row |= {
-            f"{name}: target us": target_us,
-            "core us" if name == "schedule" else "core us ": core_us,
-            "call us" if name == "schedule" else "call us ": call_us,
-            "call / target" if name == "schedule" else "call / target ": call_us / target_us,
+            f"{name}: target us": peer_us * scale,
+            f"{name}: core us": core_us,
+            f"{name}: call us": median,
+            f"{name}: p99 us": float(np.percentile(call_us, 99)),
+            f"{name}: call / target": median / (peer_us * scale),
         }
+    row["correct: call us"] = statistics.median(calls.correct) if calls.correct else ""
     return row
 
 
 def main() -> None:
     parser = arguments(__doc__ or "")
     parser.add_argument("--steps", type=int, default=1000, help="decode steps per row")
+    parser.add_argument("--drafts", type=int, nargs="+", default=[0, 5], help="draft lengths to measure (0 5)")
     options = parser.parse_args()
     num_steps = 20 if options.smoke else options.steps
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         calibration_us = calibrate(folder)
-        level = "-O1" if options.smoke else "-O3"
-        run_core = build(folder, "scheduler_step", level, f"-I{CORE / 'include'}", *map(str, CORE.glob("src/*.cpp")))
+        run_core = build_core(folder, options.smoke)
         print(f"calibration: {calibration_us:.1f} us here, {PEER_CALIBRATION_US:.0f} us where the peer was measured")
         rows = []
-        for running, waiting in CASES[:1] if options.smoke else CASES:
-            core = Times(*map(float, run_core(running, waiting, num_steps).split()))
-            rows.append(make_row(running, waiting, core, measure_calls(running, waiting, num_steps), calibration_us))
+        for case in cases(options.drafts, SIZES[:1] if options.smoke else SIZES):
+            switches = (case.running, case.waiting, num_steps, case.drafts, int(case.is_async), int(case.has_budget))
+            core = [float(word) for word in run_core(*switches).split()]
+            rows.append(make_row(case, core, measure_calls(case, num_steps), calibration_us))
     publish(rows, options.json)
 
 
