@@ -12,7 +12,7 @@ import pytest
 import torch.distributed as dist
 
 from thalweg.engine.communicator import GlooCommunicator
-from thalweg.interfaces import ConfigError, PeerDiedError
+from thalweg.interfaces import ConfigError, InvariantError, PeerDiedError
 
 ONE = np.array([1], np.int32)
 
@@ -88,6 +88,43 @@ def test_a_bad_option_is_named(options: dict[str, Any], message: str) -> None:
 def test_only_int32_arrays_are_reduced(values: Any) -> None:
     with GlooCommunicator(dist.HashStore(), 0, 1) as communicator, pytest.raises(ValueError, match="int32 array"):
         communicator.all_reduce_max(values)
+
+
+def test_no_more_values_are_reduced_than_fit_a_message() -> None:
+    def work(rank: int, store: Any) -> list[list[int]]:
+        with GlooCommunicator(store, rank, 2) as communicator:
+            with pytest.raises(ValueError, match="values has 31 elements; at most 30"):
+                communicator.all_reduce_max(np.zeros(31, np.int32))
+            most = communicator.all_reduce_max(np.full((5, 6), rank, np.int32))
+            none = communicator.all_reduce_min(np.zeros((0, 3), np.int32))
+            return [list(most.shape), list(none.shape), [int(most.min())]]
+
+    assert in_threads(2, work) == [[[5, 6], [0, 3], [1]]] * 2
+
+
+@pytest.mark.parametrize(
+    ("reduce", "text"),
+    [
+        (lambda c: c.all_reduce_min(ONE), "rank 0 number 1, the maximum of 1; rank 1 number 1, the minimum of 1"),
+        (lambda c: c.all_reduce_max(np.zeros(3, np.int32)), "rank 1 number 1, the maximum of 3"),
+    ],
+)
+def test_ranks_that_make_different_reductions_are_told_which(
+    reduce: Callable[[GlooCommunicator], Any], text: str
+) -> None:
+    def work(rank: int, store: Any) -> list[str]:
+        with GlooCommunicator(store, rank, 2) as communicator:
+            messages = []
+            for _ in range(2):
+                with pytest.raises(InvariantError) as caught:
+                    reduce(communicator) if rank else communicator.all_reduce_max(ONE)
+                messages.append(str(caught.value))
+            return messages
+
+    for messages in in_threads(2, work):
+        assert messages[0] == messages[1]
+        assert messages[0].startswith("the ranks of group 'data' make different reductions: rank 0 number 1")
+        assert text in messages[0]
 
 
 def test_ranks_that_do_not_come_are_named() -> None:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from thalweg.engine.rendezvous import Store, meet
 from thalweg.engine.roll_call import Answer, RollCall, Verdict
 from thalweg.engine.sections import is_int
-from thalweg.interfaces import ConfigError, PeerDiedError, shown
+from thalweg.interfaces import ConfigError, InvariantError, PeerDiedError, ThalwegError, shown
 
 _LOG = logging.getLogger(__name__)
 _dist: Any = torch.distributed
@@ -28,6 +28,8 @@ MAX_TIMEOUT_S = 86_400.0 * 30
 _POLL = timedelta(seconds=0.1)
 """How often a rank that waits looks for a call from its peers. Reductions that take less never look."""
 _MAX_GRACE_S = 2.0
+MAX_VALUES = 30
+_HEADER = 2
 
 
 class GlooCommunicator:
@@ -54,8 +56,7 @@ class GlooCommunicator:
         self._timeout_s = _checked_timeout(timeout_s)
         self._grace_s = min(_MAX_GRACE_S, self._timeout_s / 5)
         self._rank, self._size, self._name = rank, size, name
-        self._failure: PeerDiedError | None = None
-        self._options = {operation: _options(operation) for operation in (_dist.ReduceOp.MIN, _dist.ReduceOp.MAX)}
+        self._failure: ThalwegError | None = None
         self._roll_call = RollCall(rank, host)
         try:
             members = meet(_dist.PrefixStore(f"thalweg/{name}", store), rank, size, self._roll_call.endpoint, timeout_s)
@@ -78,16 +79,17 @@ class GlooCommunicator:
         return self._timeout_s
 
     def all_reduce_min(self, values: NDArray[np.int32]) -> NDArray[np.int32]:
-        """Element-wise minimum over the group. values: int32, equal shapes on all ranks.
+        """Element-wise minimum over the group. values: int32, at most 30, equally many on all ranks.
 
-        Raises ValueError for another dtype, PeerDiedError naming the ranks that did not answer within the timeout;
-        after that every call raises it again.
+        Raises ValueError for another dtype or more values, InvariantError when the ranks do not make the same calls in
+        the same order, PeerDiedError naming the ranks that did not answer within the timeout. After an error of the
+        group every call raises it again.
         """
-        return self._reduce(values, _dist.ReduceOp.MIN)
+        return self._reduce(values, np.minimum)
 
     def all_reduce_max(self, values: NDArray[np.int32]) -> NDArray[np.int32]:
         """Element-wise maximum over the group; otherwise like `all_reduce_min`."""
-        return self._reduce(values, _dist.ReduceOp.MAX)
+        return self._reduce(values, np.maximum)
 
     def fail(self, reason: str) -> None:
         """Tell the others that this rank cannot go on: their next or present reduction raises PeerDiedError with it."""
@@ -122,31 +124,52 @@ class GlooCommunicator:
         except RuntimeError as error:
             self._find_missing("connecting", error, timed_out=True)
 
-    def _reduce(self, values: NDArray[np.int32], operation: Any) -> NDArray[np.int32]:
-        if not isinstance(values, np.ndarray) or values.dtype != np.int32:
-            found = values.dtype if isinstance(values, np.ndarray) else type(values).__name__
-            raise ValueError(f"values is {found}; it must be an int32 array")
+    def _reduce(self, values: NDArray[np.int32], operation: np.ufunc) -> NDArray[np.int32]:
+        _check_values(values)
         if self._failure is not None:
             raise self._failure
-        result = np.array(values, order="C")
         if self._size == 1:
-            return result
+            return values.copy()
         if self._roll_call.verdict is not None:
-            self._find_missing(f"before {operation.name}", None, timed_out=False)
+            self._find_missing(f"before {operation.__name__}", None, timed_out=False)
         self._roll_call.position += 1
-        deadline = time.monotonic() + self._timeout_s - self._grace_s
-        try:
-            self._wait(self._group.allreduce([torch.from_numpy(result)], self._options[operation]), operation, deadline)
-        except RuntimeError as error:
-            self._find_missing(operation.name, error, timed_out=time.monotonic() >= deadline)
-        return result
+        label = (2 * self._roll_call.position + (operation is np.maximum)) % 2**31
+        received = self._exchange(_message(label, values), operation.__name__)
+        if (received[:, :_HEADER] != (label, values.size)).any():
+            self._fail_to_agree(received)
+        reduced: NDArray[np.int32] = operation.reduce(received[:, _HEADER : _HEADER + values.size])
+        return reduced.reshape(values.shape)
 
-    def _wait(self, work: Any, operation: Any, deadline: float) -> None:
+    def _exchange(self, message: NDArray[np.int32], operation: str) -> NDArray[np.int32]:
+        """The messages of all ranks, [size, 32]: everybody sends to everybody, one hop where a reduction has many."""
+        deadline = time.monotonic() + self._timeout_s - self._grace_s
+        received = np.empty((self._size, message.size), np.int32)
+        sent = torch.from_numpy(np.tile(message, self._size))
+        try:
+            self._wait(
+                self._group.alltoall_base(torch.from_numpy(received).view(-1), sent, [], []), operation, deadline
+            )
+        except RuntimeError as error:
+            self._find_missing(operation, error, timed_out=time.monotonic() >= deadline)
+        return received
+
+    def _fail_to_agree(self, received: NDArray[np.int32]) -> NoReturn:
+        """Raise what each rank was about."""
+        calls = [
+            f"rank {rank} number {label // 2}, the {'maximum' if label % 2 else 'minimum'} of {size}"
+            for rank, (label, size) in enumerate(received[:, :_HEADER].tolist())
+        ]
+        self._failure = InvariantError(
+            f"the ranks of group {self._name!r} make different reductions: {'; '.join(calls)}"
+        )
+        raise self._failure
+
+    def _wait(self, work: Any, operation: str, deadline: float) -> None:
         """Until the reduction has ended, time is up, or a peer calls. Raises RuntimeError if it failed."""
         try:
             while not _is_done(work):
                 if self._roll_call.heard or time.monotonic() >= deadline:
-                    self._find_missing(operation.name, None, timed_out=True)
+                    self._find_missing(operation, None, timed_out=True)
         except BaseException:
             if not work.is_completed():
                 _keep_for_ever(self._group)
@@ -205,10 +228,20 @@ def _keep_for_ever(group: Any) -> None:
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))
 
 
-def _options(operation: Any) -> Any:
-    options = _dist.AllreduceOptions()
-    options.reduceOp = operation
-    return options
+def _check_values(values: Any) -> None:
+    if not isinstance(values, np.ndarray) or values.dtype != np.int32:
+        found = values.dtype if isinstance(values, np.ndarray) else type(values).__name__
+        raise ValueError(f"values is {found}; it must be an int32 array")
+    if values.size > MAX_VALUES:
+        raise ValueError(f"values has {values.size} elements; at most {MAX_VALUES} are reduced at once")
+
+
+def _message(label: int, values: NDArray[np.int32]) -> NDArray[np.int32]:
+    """[32] what a rank says: which reduction it is in, how many values there are, the values."""
+    message = np.zeros(_HEADER + MAX_VALUES, np.int32)
+    message[:_HEADER] = label, values.size
+    message[_HEADER : _HEADER + values.size] = values.reshape(-1)
+    return message
 
 
 def _names(ranks: list[int]) -> str:
