@@ -18,7 +18,14 @@ CASES = json.loads((Path(__file__).parent / "golden" / "greedy.json").read_text(
 PARAMS = SamplingParams(temperature=0, max_tokens=48, ignore_eos=True)
 
 
-@pytest.mark.parametrize("scheduling", [{}, {"chunked_prefill": True, "max_num_batched_tokens": 128, "num_blocks": 9}])
+@pytest.mark.parametrize(
+    "scheduling",
+    [
+        {},
+        {"async_scheduling": True, "check_lengths": True},
+        {"chunked_prefill": True, "max_num_batched_tokens": 128, "num_blocks": 9},
+    ],
+)
 def test_a_batch_of_all_prompts_gives_the_recorded_tokens(scheduling: dict[str, int]) -> None:
     with LLM(max_model_len=128, max_num_seqs=8, **scheduling) as llm:
         outputs = llm.generate([case["prompt"] for case in CASES], PARAMS, use_tqdm=False)

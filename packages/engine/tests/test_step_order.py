@@ -1,19 +1,23 @@
 """What the loop does while a step is in flight, and what happens to the requests of such a step."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from engine_testing.bench import LETTERS, Bench, params
-from engine_testing.cores import ASYNC_CORES
+from engine_testing.cores import CORES
 from engine_testing.recorder import Recorder
 
+from thalweg.engine.requests import SamplingRow
 from thalweg.engine.runner import check_context_lengths
+from thalweg.engine.timeline import Timeline
 from thalweg.engine.tokenizer import Tokenizer
 from thalweg.interfaces import InvariantError, RequestOutput, StepCorrection, StepPlan
 
 
-@pytest.fixture(params=ASYNC_CORES)
+@pytest.fixture(params=CORES)
 def core(request: pytest.FixtureRequest) -> Any:
     return request.param
 
@@ -274,3 +278,25 @@ def test_lengths_are_compared_in_every_asynchronous_step(bench: Bench, monkeypat
     while bench.engine.has_unfinished():
         bench.step()
     assert "the device's context length is" in str(bench.finals["r"].error)
+
+
+def test_cache_copies_come_before_everything_else_of_their_step(tokenizer: Tokenizer, core: Any) -> None:
+    timeline = Timeline()
+    bench = Bench(tokenizer, core=core, async_scheduling=True, timeline=timeline)
+    recorder = Recorder(bench)
+    device: Any = bench.runner.device
+    device.pools.states[:] = torch.arange(6)[:, None]
+    device.pools.blocks[:] = torch.arange(41)[:, None]
+    bench.engine.add_request("r", "z", params(max_tokens=2))
+    steps(bench, 1)
+    pairs = np.array([[1, 3]], np.int32)
+    plan = replace(
+        recorder.plans[0], state_copies=pairs, block_copies=pairs * 2, zero_state_slots=np.array([1], np.int32)
+    )
+    step = bench.runner.launch(plan, None)
+    bench.runner.sample(step, None, [SamplingRow.neutral()])
+    bench.runner.collect(step)
+    assert device.pools.states[:4, 0].tolist() == [0, 0, 2, 1]
+    assert device.pools.blocks[6, 0] == 2
+    names = [span.name for span in timeline.spans if span.track == "device"]
+    assert names[-4:] == ["copy", "prepare", "forward", "sample"]

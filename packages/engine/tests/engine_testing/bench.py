@@ -44,7 +44,6 @@ class Bench:
         backend: CpuBackend | None = None,
         timeline: Timeline | None = None,
         communicator: Communicator | None = None,
-        scheduler_options: dict[str, Any] | None = None,
         **config: object,
     ) -> None:
         options = {"max_num_seqs": 4, "max_model_len": 64, "stop_preempted_request": False} | config
@@ -56,7 +55,6 @@ class Bench:
             block_size=BLOCK,
             vocab_size=VOCAB,
             draft_length=draft_length,
-            **(scheduler_options or {}),
         )
         if step_times:
             self.scheduler.set_step_time_curve(step_times)

@@ -8,7 +8,7 @@ from typing import Any
 
 from engine_testing.bench import Bench
 
-from thalweg.interfaces import StepKind, StepPlan, StepResult
+from thalweg.interfaces import StepCorrection, StepKind, StepPlan, StepResult
 
 PATIENCE_S = 20.0
 
@@ -18,7 +18,9 @@ class Recorder:
 
     def __init__(self, bench: Bench) -> None:
         self.events: list[str] = []
+        self._history: set[str] = set()
         self.plans: dict[int, StepPlan] = {}
+        self.corrections: dict[int, StepCorrection] = {}
         self._happened = threading.Condition()
         self._bench = bench
         bench.engine._scheduler = _Proxy(
@@ -36,7 +38,7 @@ class Recorder:
     def wait_for(self, event: str) -> None:
         """Block until it has happened. For the device's thread; raises when the host does not get there."""
         with self._happened:
-            if not self._happened.wait_for(lambda: event in self.events, PATIENCE_S):
+            if not self._happened.wait_for(lambda: event in self._history, PATIENCE_S):
                 raise TimeoutError(f"the host waits for the device before {event!r}")
 
     def take(self) -> list[str]:
@@ -48,6 +50,7 @@ class Recorder:
     def note(self, event: str) -> None:
         with self._happened:
             self.events.append(event)
+            self._history.add(event)
             self._happened.notify_all()
 
     def _recorded(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
@@ -70,7 +73,8 @@ class Recorder:
 
     def _correct(self, step: int, query_lengths: Any) -> Any:
         self.note(f"correct {step}")
-        return self._bench.scheduler.correct(step, query_lengths)
+        self.corrections[step] = self._bench.scheduler.correct(step, query_lengths)
+        return self.corrections[step]
 
     def _release(self, step: int) -> None:
         self.note(f"release {step}")
@@ -79,7 +83,7 @@ class Recorder:
     def _record(self) -> Any:
         event = self._bench.backend.stream().record()
         step = max(self.plans, default=-1)
-        kind = "results of" if f"sample {step}" in self.events else "lengths of"
+        kind = "results of" if f"sample {step}" in self._history else "lengths of"
         return _Proxy(event, wait=lambda: (self.note(f"wait for {kind} {step}"), event.wait()))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -87,3 +87,25 @@ class ScriptedDrafter:
                 drafts[row, place] = 3 if self.is_wrong(sequence, index) else token_id
                 confidences[row, place] = (7 * index % 11 + 1) / 12
         return drafts, confidences
+
+
+class ScriptedBudget:
+    """Verifies two of three drafts in all, the likeliest first, once there is a step-time curve."""
+
+    def __init__(self) -> None:
+        self._has_curve = False
+
+    def set_step_time_curve(self, points: Sequence[tuple[int, float]]) -> None:
+        self._has_curve = True
+
+    def record_step_time(self, num_rows: int, graph_size: int, forward_ms: float, sampler_ms: float) -> None:
+        """Learns nothing."""
+
+    def verify_lengths(
+        self, budget_survival: Sequence[NDArray[np.float32]], split_survival: Sequence[NDArray[np.float32]]
+    ) -> NDArray[np.int32]:
+        lengths = np.ones(len(split_survival), np.int32)
+        drafts = [(-value, row) for row, values in enumerate(split_survival) for value in values.tolist()]
+        for _, row in sorted(drafts)[: len(drafts) if not self._has_curve else 2 * len(drafts) // 3]:
+            lengths[row] += 1
+        return lengths
