@@ -47,6 +47,8 @@ class Events:
 
     def before_plan(self, index: int) -> None:
         self.index = index
+        if curve := self.workload.curves.get(index):
+            self.rank.set_curve(curve)
         while self.pending and self.pending[0].step <= index:
             if not self._arrive(self.pending[0]):
                 break

@@ -7,15 +7,15 @@ from typing import Any
 import numpy as np
 from scheduler_testing.device import Launched
 from scheduler_testing.ledger import Ledger
-from scheduler_testing.workload import Workload
+from scheduler_testing.workload import Curve, Workload
 
 from thalweg.interfaces import StepCorrection, StepKind, StepPlan
 
 
 def check_plan(
-    plan: StepPlan, state: dict[str, Any], ledger: Ledger, in_flight: Launched | None, varies_lengths: bool
+    plan: StepPlan, state: dict[str, Any], ledger: Ledger, in_flight: Launched | None, curve: Curve | None
 ) -> None:
-    """state: right after planning. in_flight: the decode step whose result is due, if any."""
+    """state: right after planning. in_flight: the decode step whose result is due. curve: of varying verify lengths."""
     workload, ids = ledger.workload, plan.sequence_ids.tolist()
     assert plan.num_batched_tokens <= workload.token_budget
     assert plan.query_lengths.sum() <= plan.num_batched_tokens
@@ -33,7 +33,7 @@ def check_plan(
     if plan.kind == StepKind.DECODE:
         assert not workload.is_prompt_engine
         assert plan.previous_rows.tolist() == previous
-        _check_decode(plan, workload, varies_lengths)
+        _check_decode(plan, workload, curve)
     else:
         assert workload.config.engine_type != "completion"
         assert (plan.previous_rows == -1).all()
@@ -41,14 +41,13 @@ def check_plan(
     _check_stats(plan, state)
 
 
-def _check_decode(plan: StepPlan, workload: Workload, varies_lengths: bool) -> None:
+def _check_decode(plan: StepPlan, workload: Workload, curve: Curve | None) -> None:
     draft_length = workload.sizes["draft_length"]
     assert len(plan.sequence_ids) <= workload.config.max_num_seqs
     assert plan.num_batched_tokens == plan.query_lengths.sum()
-    if varies_lengths:
-        assert workload.curve is not None
+    if curve is not None:
         assert (plan.query_lengths <= 1 + draft_length).all()
-        assert plan.num_batched_tokens <= workload.curve[-1][0]
+        assert plan.num_batched_tokens <= curve[-1][0]
     else:
         assert (plan.query_lengths == 1 + draft_length).all()
     # The step in flight is expected to keep all its drafts.

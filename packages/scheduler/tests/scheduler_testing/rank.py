@@ -22,7 +22,7 @@ from scheduler_testing.ledger import Ledger
 from scheduler_testing.oracle import Stream
 from scheduler_testing.plan_checks import check_correction, check_plan, check_preemption, wants_prefill
 from scheduler_testing.twin import Twin, new_scheduler
-from scheduler_testing.workload import Workload
+from scheduler_testing.workload import Curve, Workload
 
 from thalweg.interfaces import StepKind, StepOutcome, StepPlan
 from thalweg.scheduler.vote import GroupFlags, plan_step, share_flags
@@ -54,15 +54,17 @@ class Rank:
         """Plans that list copies, until the step after them is released."""
         self.pinned: list[int] = []
         self.held: set[int] = set()
-        self.varies_lengths = False
+        self.curve: Curve | None = None
+        """Step times by which verify lengths vary; None = every row verifies all its drafts."""
         self.plan: StepPlan | None = None
         self.flags = GroupFlags(unfinished=True, running=False, half_prefilled=False)
         self.has_moved = False
         self.steps_wanting = 0
         """Steps since it was last asked for the prefill that it wants."""
-        if workload.curve is not None:
-            self.twin.call("set_step_time_curve", workload.curve)
-            self.varies_lengths = True
+
+    def set_curve(self, curve: Curve) -> None:
+        self.twin.call("set_step_time_curve", curve)
+        self.curve = curve
 
     @property
     def is_busy(self) -> bool:
@@ -85,7 +87,7 @@ class Rank:
         plan = self.plan
         assert plan is not None
         state = self.twin.state()
-        check_plan(plan, state, self.ledger, self.in_flight, self.varies_lengths)
+        check_plan(plan, state, self.ledger, self.in_flight, self.curve)
         for sequence_id in plan.restarted_ids.tolist():
             self.device.forget(sequence_id)
             for rows in self.unprocessed:
@@ -104,7 +106,7 @@ class Rank:
         self.finished_in[plan.step] = plan.finished_ids.tolist()
         self.has_moved = bool(len(plan.sequence_ids) or len(plan.restarted_ids))
         self.check_state(state)
-        self.launched = self.device.launch(plan, self.in_flight, self.varies_lengths)
+        self.launched = self.device.launch(plan, self.in_flight, self.curve is not None)
 
     def finish(self) -> None:
         """Everything after the launch, but for the events that `events.py` puts in between."""
@@ -127,7 +129,7 @@ class Rank:
             self.process(in_flight)
 
     def correct(self, launched: Launched) -> Any:
-        lengths = launched.query_lengths if self.varies_lengths else None
+        lengths = launched.query_lengths if self.curve is not None else None
         correction = self.twin.call("correct", launched.plan.step, lengths)
         check_correction(launched, correction, self.ledger)
         return correction
@@ -156,18 +158,18 @@ class Rank:
             self.prefill_rows = set()
         self.ledger.record(launched, outcome)
         self.has_moved = self.has_moved or bool(len(outcome.closed_ids) or len(outcome.completed_ids))
-        if self.varies_lengths and launched.is_decode and len(launched.plan.sequence_ids):
-            self._record_step_time(launched)
+        if self.curve is not None and launched.is_decode and len(launched.plan.sequence_ids):
+            self._record_step_time(launched, self.curve)
         state = self.twin.state()
         self.check_state(state)
         if self.workload.is_default:
             check_order(state, launched.plan)
         return outcome
 
-    def _record_step_time(self, launched: Launched) -> None:
-        assert self.workload.curve is not None
+    def _record_step_time(self, launched: Launched, curve: Curve) -> None:
         num_tokens = launched.plan.num_batched_tokens
-        graph_size, baseline_ms = next(point for point in self.workload.curve if point[0] >= num_tokens)
+        # A step planned by an earlier curve may be larger than any graph of this one.
+        graph_size, baseline_ms = next((point for point in curve if point[0] >= num_tokens), curve[-1])
         forward_ms, sampler_ms = baseline_ms * self.random.uniform(0.9, 1.3), self.random.uniform(0.0, 2.0)
         self.twin.call("record_step_time", len(launched.plan.sequence_ids), graph_size, forward_ms, sampler_ms)
 

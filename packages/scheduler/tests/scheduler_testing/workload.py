@@ -31,6 +31,10 @@ FLOPS_MODEL = FlopsModel(
 )
 
 
+Curve = list[tuple[int, float]]
+"""Graph size in query tokens and milliseconds, ascending."""
+
+
 @dataclass
 class Arrival:
     """One request, where and when it comes, and what it wants."""
@@ -77,8 +81,8 @@ class Workload:
     arrivals: list[Arrival]
     chances: Chances
     eos_period: int
-    curve: list[tuple[int, float]] | None
-    """(graph size, milliseconds): verify lengths vary."""
+    curves: dict[int, Curve]
+    """From which step on verify lengths vary, and how long steps take then."""
     flops_model: FlopsModel | None
 
     @property
@@ -157,7 +161,7 @@ def make_workload(seed: int, policy: str = "default", **fixed: Any) -> Workload:
         "context_parallel_size": context_parallel_size,
     }
     num_ranks = rng.choice([1, 1, 1, 1, 2, 3]) if is_default else 1
-    has_curve = draft_length > 0 and rng.random() < 0.5
+    curve_steps = rng.choice([(), (), (0,), (0,), (0, 8), (5,)]) if draft_length else ()
     longest = min((num_blocks - 1) * block_size, max_model_len)
     return Workload(
         seed=seed,
@@ -167,7 +171,7 @@ def make_workload(seed: int, policy: str = "default", **fixed: Any) -> Workload:
         arrivals=_arrivals(rng, config, num_ranks, longest),
         chances=_chances(rng, num_ranks) if is_default else Chances(),
         eos_period=rng.choice([0, 12, 40]),
-        curve=_curve(rng, max_num_seqs, draft_length) if has_curve else None,
+        curves={step: _curve(rng, max_num_seqs, draft_length) for step in curve_steps},
         flops_model=FLOPS_MODEL if rng.random() < 0.2 else None,
     )
 
@@ -185,7 +189,7 @@ def _chances(rng: random.Random, num_ranks: int) -> Chances:
     )
 
 
-def _curve(rng: random.Random, max_num_seqs: int, draft_length: int) -> list[tuple[int, float]]:
+def _curve(rng: random.Random, max_num_seqs: int, draft_length: int) -> Curve:
     """Step times that mostly rise; the largest graph may hold less than all drafts."""
     largest = rng.randint(max_num_seqs, max_num_seqs * (1 + draft_length))
     sizes = sorted({rng.randint(1, largest) for _ in range(rng.randint(0, 5))} | {largest})
