@@ -1,6 +1,7 @@
 """Whole generations of a small random model: what must not change the tokens, and what every caller may do wrong."""
 
 import importlib
+import itertools
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -73,6 +74,39 @@ def test_equal_seeds_give_equal_tokens_alone_and_in_any_batch(
     reversed_order = tokens(llm.generate(prompt_token_ids=prompts[::-1], sampling_params=params[::-1], use_tqdm=False))
     assert reversed_order[::-1] == expected
     assert len(set(expected)) == len(expected)
+
+
+def test_overlapping_steps_give_the_tokens_of_steps_in_place(
+    checkpoint: str, prompts: list[list[int]], params: list[SamplingParams], expected: list[tuple[int, ...]]
+) -> None:
+    with LLM(checkpoint, **OPTIONS, async_scheduling=True, check_lengths=True) as llm:
+        assert llm.engine.is_async
+        assert tokens(llm.generate(prompt_token_ids=prompts, sampling_params=params, use_tqdm=False)) == expected
+        assert not llm.engine.has_unfinished()
+        assert_nothing_held(llm)
+
+
+def test_an_interrupt_with_a_step_in_flight_leaves_nothing_of_the_call(
+    checkpoint: str, prompts: list[list[int]], params: list[SamplingParams], expected: list[tuple[int, ...]]
+) -> None:
+    with LLM(checkpoint, **OPTIONS, async_scheduling=True, check_lengths=True) as llm:
+        step, calls = llm.engine.step, itertools.count()
+
+        def interrupted() -> list[RequestOutput]:
+            if next(calls) == 4:
+                raise KeyboardInterrupt
+            return step()
+
+        llm.engine.add_request("mine", prompts[2], params[2])
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(llm.engine, "step", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                llm.generate(prompt_token_ids=prompts[:2], sampling_params=params[:2], use_tqdm=False)
+        outputs = {}
+        while llm.engine.has_unfinished():
+            outputs |= {output.request_id: output for output in llm.engine.step()}
+        assert {name: output.outputs[0].token_ids for name, output in outputs.items()} == {"mine": expected[2]}
+        assert_nothing_held(llm)
 
 
 def test_chunked_prefill_gives_the_tokens_of_whole_prefill(

@@ -33,7 +33,7 @@ def zero_states(states: torch.Tensor, slots: ArrayLike) -> None:
     """
     index = np.asarray(slots, np.int64).reshape(-1)
     _check_ids(states, index, "zero_state_slots")
-    states[torch.from_numpy(index).to(states.device)] = 0
+    states.index_fill_(0, _to_device(index, states), 0)
 
 
 def _pairs(pairs: ArrayLike) -> NDArray[np.int64]:
@@ -56,8 +56,12 @@ def _copy_rows(pool: torch.Tensor, table: NDArray[np.int64], name: str) -> None:
         raise ConfigError(
             f"{name} reads what it writes: sources {source.tolist()}, destinations {destination.tolist()}"
         )
-    to_device = [torch.from_numpy(np.ascontiguousarray(ids)).to(pool.device) for ids in (source, destination)]
-    pool.index_copy_(0, to_device[1], pool.index_select(0, to_device[0]))
+    pool.index_copy_(0, _to_device(destination, pool), pool.index_select(0, _to_device(source, pool)))
+
+
+def _to_device(ids: NDArray[np.int64], pool: torch.Tensor) -> torch.Tensor:
+    """The ids beside the pool; nobody waits for their copy."""
+    return torch.from_numpy(np.ascontiguousarray(ids)).to(pool.device, non_blocking=True)
 
 
 def _check_ids(pool: torch.Tensor, ids: NDArray[np.int64], name: str) -> None:
