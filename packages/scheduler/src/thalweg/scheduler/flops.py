@@ -196,9 +196,6 @@ class FlopsEstimator:
             terms[Term(ratio, 0)] += score
 
 
-_MAY_BE_ZERO = ("shared_experts", "first_consumer_layer", "hyper_connections", "engram_width", "replay_keep_tokens")
-
-
 def _check_row(query_length: int, context_length: int, full_length: int, window_valid_start: int) -> None:
     for name, value in (("query_length", query_length), ("context_length", context_length)):
         if not 1 <= value < 1 << 31:
