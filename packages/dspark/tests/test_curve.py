@@ -44,6 +44,7 @@ BAD_CURVES: dict[str, list[tuple[int, float]]] = {
     "points is empty": [],
     r"points\[0\] has size 0": [(0, 1.0)],
     r"points\[1\] has size 4 after 4": [(4, 1.0), (4, 2.0)],
+    r"points\[1\] has size 0; sizes are at least 1": [(4, 1.0), (0, 1.0)],
     r"points\[2\] has size 3 after 8": [(4, 1.0), (8, 2.0), (3, 3.0)],
     r"points\[1\] takes nan ms": [(4, 1.0), (8, math.nan)],
     r"points\[0\] takes -inf ms": [(4, -math.inf)],

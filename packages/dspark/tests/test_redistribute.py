@@ -65,8 +65,26 @@ def test_what_cannot_be_split_is_refused() -> None:
         with pytest.raises(ValueError, match=f"total is {total}; 2 rows of up to 2 drafts share 2 to 6"):
             redistribute(total, rows, confidences)
     for row in (1, -2):
-        with pytest.raises(ValueError, match=r"previous_rows go from .* -1 to 0 are rows of the previous step"):
+        with pytest.raises(ValueError, match=rf"previous_rows\[1\] is {row}; it must be from -1 to 0"):
             redistribute(3, np.array([0, row], np.int32), confidences)
     for bad in (np.nan, -0.5, 1.5):
-        with pytest.raises(ValueError, match=r"confidences holds a number outside 0\.\.1, or none"):
+        with pytest.raises(ValueError, match=rf"confidences\[0\]\[1\] is {bad}; it must be from 0 to 1"):
             redistribute(3, rows, np.array([[0.5, bad]], np.float32))
+
+
+@pytest.mark.parametrize(
+    ("rows", "confidences", "message"),
+    [
+        ([0], np.ones((1, 2), np.float32), "previous_rows is a list; an array of int32 with one dimension is needed"),
+        (np.zeros(1), np.ones((1, 2), np.float32), r"previous_rows is a float64 array of shape \(1,\)"),
+        (np.zeros(1, np.int32), np.ones((1, 2)), "confidences is a float64 array"),
+        (
+            np.zeros(1, np.int32),
+            np.ones(2, np.float32),
+            r"shape \(2,\); an array of float32 with 2 dimensions is needed",
+        ),
+    ],
+)
+def test_other_arrays_are_refused(rows: Any, confidences: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        redistribute(1, rows, confidences)

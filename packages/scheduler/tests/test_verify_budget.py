@@ -181,6 +181,8 @@ BAD_CURVES = {
     "points is empty": (),
     r"points\[0\] has size 0": ((0, 1.0),),
     r"points\[0\] has size -3": ((-3, 1.0), (4, 1.0)),
+    r"points\[1\] has size 0; sizes are at least 1": ((4, 1.0), (0, 1.0)),
+    r"points\[0\] takes nan ms; ": ((4, math.nan), (3, 1.0)),
     r"points\[2\] has size 4 after 8": ((4, 1.0), (8, 1.0), (4, 1.0)),
     r"points\[1\] has size 4 after 4": ((4, 1.0), (4, 1.0)),
     r"points\[1\] takes nan ms": ((4, 1.0), (8, math.nan)),
@@ -244,10 +246,26 @@ def test_bad_survival_is_refused(kind: BudgetKind, message: str) -> None:
         lengths(kind.with_curve(*TOY_CURVE), *BAD_SURVIVAL[message])
 
 
-@pytest.mark.parametrize("row", [np.zeros(2), np.zeros(2, np.int32), np.zeros((1, 2), np.float32), [0.5], None])
-def test_a_row_that_is_no_float32_vector_is_refused(kind: BudgetKind, row: Any) -> None:
-    with pytest.raises(ValueError, match=r"budget_survival\[0\] is .*float32"):
-        kind.Budget().verify_lengths([row], float_rows([[0.5, 0.5]]))
+OTHER_ROWS: dict[str, Any] = {
+    r"a float64 array of shape \(2,\)": np.zeros(2),
+    r"a int32 array of shape \(2,\)": np.zeros(2, np.int32),
+    r"a float32 array of shape \(1, 2\)": np.zeros((1, 2), np.float32),
+    "a list": [0.5, 0.5],
+    "a NoneType": None,
+}
+
+
+@pytest.mark.parametrize("found", OTHER_ROWS)
+def test_a_row_that_is_no_float32_vector_is_refused(kind: BudgetKind, found: str) -> None:
+    message = rf"budget_survival\[0\] is {found}; an array of float32 with one dimension is needed"
+    with pytest.raises(ValueError, match=message):
+        kind.Budget().verify_lengths([OTHER_ROWS[found]], float_rows([[0.5, 0.5]]))
+
+
+def test_a_row_may_be_a_column_of_a_larger_array(kind: BudgetKind) -> None:
+    survival = np.array([[0.95, 0.7], [0.85, 0.4], [0.6, 0.2], [0.3, 0.1], [0.1, 0.05]], np.float32)
+    rows = [survival[:, 0], survival[:, 1]]
+    assert kind.with_curve(*TOY_CURVE).verify_lengths(rows, rows).tolist() == [5, 3]
 
 
 @pytest.mark.parametrize("first_seed", range(0, 600, 100))

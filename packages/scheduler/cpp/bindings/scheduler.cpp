@@ -18,6 +18,7 @@
 #include "outcome.hpp"
 #include "plan.hpp"
 #include "result.hpp"
+#include "step_times.hpp"
 #include "thalweg/scheduler/errors.hpp"
 #include "thalweg/scheduler/scheduler.hpp"
 
@@ -133,9 +134,7 @@ py::object correct(Scheduler& scheduler, std::int64_t step, const py::object& qu
 }
 
 void set_step_time_curve(Scheduler& scheduler, const std::vector<std::pair<std::int64_t, double>>& points) {
-  std::vector<StepTime> times;
-  for (const auto& [graph_size, time_ms] : points) times.push_back({.graph_size = graph_size, .time_ms = time_ms});
-  scheduler.set_step_time_curve(std::move(times));
+  scheduler.set_step_time_curve(step_times(points));
 }
 
 EngineType engine_type(const std::string& name) {

@@ -7,6 +7,7 @@
 
 #include "arrays.hpp"
 #include "bind.hpp"
+#include "step_times.hpp"
 #include "thalweg/scheduler/survival.hpp"
 
 namespace py = pybind11;
@@ -25,10 +26,12 @@ struct FlatRows {
 };
 
 FloatArray float_row(const std::string& name, const py::object& row) {
-  if (!py::isinstance<py::array_t<float>>(row) || py::reinterpret_borrow<py::array>(row).ndim() != 1)
-    throw std::invalid_argument(name + " is a " + std::string(py::str(py::type::of(row).attr("__name__"))) +
-                                "; a float32 array of one dimension is needed");
-  return FloatArray::ensure(row);
+  if (py::isinstance<py::array_t<float>>(row) && py::reinterpret_borrow<py::array>(row).ndim() == 1)
+    return FloatArray::ensure(row);
+  const std::string found = py::isinstance<py::array>(row)
+                                ? py::str("{} array of shape {}").format(row.attr("dtype"), row.attr("shape"))
+                                : py::str(py::type::of(row).attr("__name__"));
+  throw std::invalid_argument(name + " is a " + found + "; an array of float32 with one dimension is needed");
 }
 
 FlatRows flatten(const char* name, const Rows& rows) {
@@ -66,12 +69,6 @@ py::array_t<std::int32_t> verify_lengths(VerifyBudget& budget, const Rows& budge
   budget.verify_lengths(first.values, second.values, first.offsets,
                         {lengths.mutable_data(), budget_survival.size()});
   return lengths;
-}
-
-std::vector<StepTime> step_times(const std::vector<std::pair<std::int64_t, double>>& points) {
-  std::vector<StepTime> times;
-  for (const auto& [graph_size, time_ms] : points) times.push_back({.graph_size = graph_size, .time_ms = time_ms});
-  return times;
 }
 
 std::span<const float> span_of(const std::optional<FloatArray>& array) {

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from thalweg.dspark._arrays import require_array
+
 FloatRow = NDArray[np.float32]
 
 
@@ -26,9 +28,7 @@ class Survival:
 def flatten(name: str, rows: Sequence[FloatRow]) -> Survival:
     """Lay rows end to end. Raises ValueError, naming the place, for what cannot be survival."""
     for i, row in enumerate(rows):
-        if not isinstance(row, np.ndarray) or row.dtype != np.float32 or row.ndim != 1:
-            found = f"{row.dtype} array of shape {row.shape}" if isinstance(row, np.ndarray) else type(row).__name__
-            raise ValueError(f"{name}[{i}] is a {found}; a float32 array of one dimension is needed")
+        require_array(f"{name}[{i}]", row, np.float32, num_dimensions=1)
     num_drafts = np.array([len(row) for row in rows], np.int32)
     row_of = np.repeat(np.arange(len(rows)), num_drafts)
     survival = Survival(np.concatenate([np.empty(0, np.float32), *rows]), row_of, num_drafts)

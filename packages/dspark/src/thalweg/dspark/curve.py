@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
 from operator import index
 
 from thalweg.interfaces import ConfigError, shown
@@ -32,12 +31,11 @@ class StepTimeCurve:
         points = [(index(size), time_ms) for size, time_ms in points]
         if not points:
             raise ConfigError("points is empty; the curve needs at least one point (graph size, milliseconds)")
-        if points[0][0] < 1:
-            raise ConfigError(f"points[0] has size {points[0][0]}; sizes are at least 1")
-        for i, ((smaller, _), (larger, _)) in enumerate(pairwise(points), start=1):
-            if larger <= smaller:
-                raise ConfigError(f"points[{i}] has size {larger} after {smaller}; sizes must ascend strictly")
-        for i, (_, time_ms) in enumerate(points):
+        for i, (size, time_ms) in enumerate(points):
+            if size < 1:
+                raise ConfigError(f"points[{i}] has size {size}; sizes are at least 1")
+            if i and size <= points[i - 1][0]:
+                raise ConfigError(f"points[{i}] has size {size} after {points[i - 1][0]}; sizes must ascend strictly")
             if not (math.isfinite(time_ms) and time_ms > 0):
                 raise ConfigError(f"points[{i}] takes {time_ms} ms; times must be finite and above 0")
         self.sizes = [size for size, _ in points]
