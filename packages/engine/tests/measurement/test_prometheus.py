@@ -10,6 +10,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from thalweg.engine.statistics import Capacity, StepRecord, StepStatistics
 from thalweg.engine.statistics.batch_histogram import BatchHistogram
 from thalweg.engine.statistics.prometheus import EngineMetrics
+from thalweg.engine.statistics.step_counter import StepCounter
 from thalweg.interfaces import CompletionOutput, ConfigError, RequestMetrics, RequestOutput, StepKind
 
 MakeRecord = Callable[..., StepRecord]
@@ -155,6 +156,37 @@ def test_a_value_on_a_bound_belongs_to_its_bucket() -> None:
     ]
     assert buckets == [2, 3, 4, 5]
     assert registry.get_sample_value("lengths_sum", {"a": "b"}) == 15.5
+
+
+def test_a_value_may_count_several_times() -> None:
+    registry = CollectorRegistry()
+    histogram = BatchHistogram("gaps", "", (1, 2), {"a": "b"})
+    registry.register(histogram)
+    histogram.observe(np.array([0.5, 2.0]), np.array([4, 1], np.int32))
+    assert registry.get_sample_value("gaps_bucket", {"a": "b", "le": "1.0"}) == 4
+    assert registry.get_sample_value("gaps_count", {"a": "b"}) == 5
+    assert registry.get_sample_value("gaps_sum", {"a": "b"}) == 4.0
+
+
+def test_a_counter_adds_up_by_the_value_of_its_label() -> None:
+    registry = CollectorRegistry()
+    plain, by_kind = StepCounter("plain", "", {"a": "b"}), StepCounter("by_kind", "", {"a": "b"}, "kind")
+    for counter in (plain, by_kind):
+        registry.register(counter)
+    assert registry.get_sample_value("plain_total", {"a": "b"}) == 0
+    assert registry.get_sample_value("by_kind_total", {"a": "b", "kind": "x"}) is None
+    plain.add(2)
+    plain.add(0.5)
+    by_kind.add(3, "x")
+    assert registry.get_sample_value("plain_total", {"a": "b"}) == 2.5
+    assert registry.get_sample_value("by_kind_total", {"a": "b", "kind": "x"}) == 3
+    with pytest.raises(ValueError, match="Duplicated timeseries"):
+        registry.register(StepCounter("plain", "", {"a": "b"}))
+
+
+def test_before_the_first_step_everything_is_zero() -> None:
+    metrics = Metrics()
+    assert metrics["num_requests_running"] == metrics["kv_cache_usage_perc"] == metrics["generation_tokens_total"] == 0
 
 
 @pytest.fixture

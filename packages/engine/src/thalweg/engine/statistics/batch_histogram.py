@@ -25,12 +25,13 @@ class BatchHistogram(Collector):
         self._sum = 0.0
         self._lock = threading.Lock()
 
-    def observe(self, values: NDArray[Any]) -> None:
-        """Count these values, [n] of any numeric dtype."""
+    def observe(self, values: NDArray[Any], times: NDArray[Any] | None = None) -> None:
+        """Count these values, [n] of any numeric dtype; times: int [n], how often each, once if not given."""
         if not values.size:
             return
-        counts = np.bincount(np.searchsorted(self._bounds, values), minlength=self._counts.size)
-        total = float(values.sum())
+        places = self._bounds.searchsorted(values)
+        counts = np.bincount(places, times, self._counts.size).astype(np.int64)
+        total = float(values.sum() if times is None else values @ times)
         with self._lock:
             self._counts += counts
             self._sum += total

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from thalweg.interfaces import StepKind
+from thalweg.interfaces import StepKind, StepStats
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,6 +20,14 @@ class Capacity:
     """Devices that share the work of this engine's rows."""
     peak_tflops: float | None = None
     """Dense FP8 peak of one device, which is twice its BF16 peak; None = unknown, no utilisation."""
+
+    def kv_usage(self, stats: StepStats) -> float:
+        """Used part of the cache blocks, from 0 to 1."""
+        return 1 - stats.num_free_blocks / (self.num_blocks - 1)
+
+    def state_usage(self, stats: StepStats) -> float:
+        """Used part of the state slots, from 0 to 1."""
+        return 1 - stats.num_free_state_slots / (self.num_state_slots - 1)
 
 
 @dataclass(frozen=True, slots=True)

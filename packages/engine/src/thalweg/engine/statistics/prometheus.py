@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from itertools import repeat
 
 import numpy as np
 
 from thalweg.engine.statistics.figures import Capacity
 from thalweg.engine.statistics.record import StepRecord
 from thalweg.engine.statistics.step_statistics import StepStatistics
-from thalweg.interfaces import ConfigError, RequestOutput, StepKind
+from thalweg.interfaces import ConfigError, RequestOutput, StepKind, StepStats
 
 try:
-    from prometheus_client import CollectorRegistry, Counter, Gauge
+    from prometheus_client import CollectorRegistry, Gauge
 
     from thalweg.engine.statistics.batch_histogram import BatchHistogram
+    from thalweg.engine.statistics.step_counter import StepCounter
 except ImportError as error:
     raise ConfigError(
         "metrics is True; it needs the package prometheus_client: pip install 'thalweg-engine[metrics]'"
@@ -29,18 +31,6 @@ _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 
 _SHORT_SECONDS = (0.001, 0.0025, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1, 2.5, 5)
 _TOKENS = (1, 4, 16, 64, 256, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072, 262144, 524288, 1048576)
 _VERIFY_LENGTHS = tuple(range(1, 17))
-
-
-class _ByLabel(dict[str, Counter]):
-    """The counters of one name by the value of a label, looked up once: that is slow in the client."""
-
-    def __init__(self, make: Callable[[str], Counter]) -> None:
-        super().__init__()
-        self._make = make
-
-    def __missing__(self, value: str) -> Counter:
-        self[value] = counter = self._make(value)
-        return counter
 
 
 class EngineMetrics:
@@ -65,6 +55,8 @@ class EngineMetrics:
         self._clock = clock
         self._last_token_s: dict[int, float] = {}
         """When a sequence last got a token, by id."""
+        self._stats: StepStats | None = None
+        """Of the newest plan; gauges are read off it at a scrape."""
         self._num_preempted = 0
         self._labels = {"model_name": model_name, "engine": str(rank)}
         try:
@@ -83,21 +75,17 @@ class EngineMetrics:
 
     def take_step(self, record: StepRecord) -> None:
         """Count one step."""
-        plan, stats, capacity = record.plan, record.plan.stats, self._capacity
+        plan, self._stats = record.plan, record.plan.stats
         kind = plan.kind.name.lower() if plan.sequence_ids.size else "idle"
-        self._running.set(stats.num_running)
-        self._waiting.set(stats.num_waiting + stats.num_prompted)
-        self._chunked.set(stats.num_chunked)
-        self._kv_usage.set(1 - stats.num_free_blocks / (capacity.num_blocks - 1))
-        self._state_usage.set(1 - stats.num_free_state_slots / (capacity.num_state_slots - 1))
-        self._steps[kind].inc()
-        self._step_seconds[kind].inc(record.step_ms / 1000)
-        self._preemptions.inc(stats.num_preempted - self._num_preempted)
-        self._num_preempted = stats.num_preempted
-        self._output_tokens.inc(record.outcome.token_ids.size)
-        self._time_to_first_token.observe(np.array(record.first_token_ms) / 1000)
+        self._steps.add(1, kind)
+        self._step_seconds.add(record.step_ms / 1000, kind)
+        self._preemptions.add(plan.stats.num_preempted - self._num_preempted)
+        self._num_preempted = plan.stats.num_preempted
+        self._output_tokens.add(record.outcome.token_ids.size)
+        if record.first_token_ms:
+            self._time_to_first_token.observe(np.array(record.first_token_ms) / 1000)
         if plan.kind is StepKind.PREFILL:
-            self._prompt_tokens.inc(int(plan.query_lengths.sum()))
+            self._prompt_tokens.add(int(plan.query_lengths.sum()))
         else:
             self._take_drafts(record)
         self._take_token_times(record)
@@ -106,7 +94,7 @@ class EngineMetrics:
         """Count requests that ended."""
         for output in outputs:
             reason = output.outputs[0].finish_reason if output.outputs else None
-            self._finished[reason or "error"].inc()
+            self._finished.add(1, reason or "error")
         metrics = [output.metrics for output in outputs]
         times = [each.total_time_s for each in metrics if each.total_time_s is not None]
         self._request_time.observe(np.array(times))
@@ -114,37 +102,49 @@ class EngineMetrics:
         self._request_output_tokens.observe(np.array([each.num_output_tokens for each in metrics]))
 
     def _take_drafts(self, record: StepRecord) -> None:
-        verified = record.outcome.num_verified
-        rows = verified > 0
-        self._verify_length.observe(verified[rows])
-        drafts, accepted = verified[rows] - 1, record.outcome.num_accepted[rows] - 1
-        if not drafts.any():
+        rows = record.outcome.num_verified > 0
+        verified, accepted = record.outcome.num_verified[rows], record.outcome.num_accepted[rows]
+        self._verify_length.observe(verified)
+        num_drafts = int(verified.sum()) - verified.size
+        if not num_drafts:
             return
-        self._drafts.inc(int((drafts > 0).sum()))
-        self._draft_tokens.inc(int(drafts.sum()))
-        self._accepted_tokens.inc(int(accepted.sum()))
-        for position in range(int(drafts.max())):
-            self._accepted_by_position[str(position)].inc(int((accepted > position).sum()))
+        self._drafts.add(int(np.count_nonzero(verified > 1)))
+        self._draft_tokens.add(num_drafts)
+        by_length = np.bincount(accepted, minlength=int(verified.max()) + 1)
+        reaching = by_length[::-1].cumsum()[::-1][2:].tolist()  # rows whose first, second, ... draft was accepted
+        self._accepted_tokens.add(sum(reaching))
+        for position, num_rows in enumerate(reaching):
+            self._accepted_by_position.add(num_rows, str(position))
 
     def _take_token_times(self, record: StepRecord) -> None:
         """Time between the tokens of a sequence; tokens of one step share the time since the step before."""
         now, plan, last = self._clock(), record.plan, self._last_token_s
-        counts = np.diff(record.outcome.token_offsets)
-        ids, counts = plan.sequence_ids[counts > 0].tolist(), counts[counts > 0]
-        gaps = (now - np.array([last.get(sequence_id, np.nan) for sequence_id in ids])) / counts
-        is_known = ~np.isnan(gaps)
-        self._inter_token_time.observe(np.repeat(gaps[is_known], counts[is_known]))
-        last.update(dict.fromkeys(ids, now))
+        offsets = record.outcome.token_offsets
+        counts = offsets[1:] - offsets[:-1]
+        rows = counts > 0
+        ids, counts = plan.sequence_ids[rows].tolist(), counts[rows]
+        since = np.fromiter(map(last.get, ids, repeat(np.nan)), np.float64, len(ids))
+        is_known = ~np.isnan(since)
+        counts = counts[is_known]
+        self._inter_token_time.observe((now - since[is_known]) / counts, counts)
+        last.update(zip(ids, repeat(now)))
         for ids in (plan.finished_ids, plan.dropped_ids, record.outcome.completed_ids):
             for sequence_id in ids.tolist():
                 last.pop(sequence_id, None)
 
     def _make_gauges(self) -> None:
-        self._running = self._gauge("num_requests_running", "Requests in the batch")
-        self._waiting = self._gauge("num_requests_waiting", "Requests without a place in the batch")
-        self._chunked = self._gauge("num_requests_chunked", "Waiting requests with a partly computed prompt")
-        self._kv_usage = self._gauge("kv_cache_usage_perc", "Used part of the cache blocks, from 0 to 1")
-        self._state_usage = self._gauge("state_slot_usage_perc", "Used part of the state slots, from 0 to 1")
+        capacity = self._capacity
+        self._gauge("num_requests_running", "Requests in the batch", lambda stats: stats.num_running)
+        self._gauge(
+            "num_requests_waiting",
+            "Requests without a place in the batch",
+            lambda stats: stats.num_waiting + stats.num_prompted,
+        )
+        self._gauge(
+            "num_requests_chunked", "Waiting requests with a partly computed prompt", lambda stats: stats.num_chunked
+        )
+        self._gauge("kv_cache_usage_perc", "Used part of the cache blocks, from 0 to 1", capacity.kv_usage)
+        self._gauge("state_slot_usage_perc", "Used part of the state slots, from 0 to 1", capacity.state_usage)
 
     def _make_counters(self) -> None:
         self._preemptions = self._counter("num_preemptions", "Preemptions")
@@ -153,12 +153,12 @@ class EngineMetrics:
         self._drafts = self._counter("spec_decode_num_drafts", "Rows verified with drafts")
         self._draft_tokens = self._counter("spec_decode_num_draft_tokens", "Verified drafts")
         self._accepted_tokens = self._counter("spec_decode_num_accepted_tokens", "Accepted drafts")
-        self._accepted_by_position = self._counters(
+        self._accepted_by_position = self._counter(
             "spec_decode_num_accepted_tokens_per_pos", "Accepted drafts by position from 0", "position"
         )
-        self._steps = self._counters("steps", "Steps by kind", "kind")
-        self._step_seconds = self._counters("step_seconds", "Time of steps by kind", "kind")
-        self._finished = self._counters("request_success", "Requests that ended, by reason", "finished_reason")
+        self._steps = self._counter("steps", "Steps by kind", "kind")
+        self._step_seconds = self._counter("step_seconds", "Time of steps by kind", "kind")
+        self._finished = self._counter("request_success", "Requests that ended, by reason", "finished_reason")
 
     def _make_histograms(self) -> None:
         self._time_to_first_token = self._histogram("time_to_first_token_seconds", "From arrival", _SECONDS)
@@ -168,16 +168,14 @@ class EngineMetrics:
         self._request_prompt_tokens = self._histogram("request_prompt_tokens", "Prompt length", _TOKENS)
         self._request_output_tokens = self._histogram("request_generation_tokens", "Output length", _TOKENS)
 
-    def _gauge(self, name: str, text: str) -> Gauge:
-        return Gauge(f"thalweg:{name}", text, list(self._labels), registry=self.registry).labels(**self._labels)
+    def _gauge(self, name: str, text: str, read: Callable[[StepStats], float]) -> None:
+        gauge = Gauge(f"thalweg:{name}", text, list(self._labels), registry=self.registry).labels(**self._labels)
+        gauge.set_function(lambda: 0.0 if self._stats is None else read(self._stats))
 
-    def _counter(self, name: str, text: str) -> Counter:
-        counter = Counter(f"thalweg:{name}", text, list(self._labels), registry=self.registry)
-        return counter.labels(**self._labels)
-
-    def _counters(self, name: str, text: str, label: str) -> _ByLabel:
-        counter = Counter(f"thalweg:{name}", text, [*self._labels, label], registry=self.registry)
-        return _ByLabel(lambda value: counter.labels(**self._labels, **{label: value}))
+    def _counter(self, name: str, text: str, by: str | None = None) -> StepCounter:
+        counter = StepCounter(f"thalweg:{name}", text, self._labels, by)
+        self.registry.register(counter)
+        return counter
 
     def _histogram(self, name: str, text: str, bounds: Sequence[float]) -> BatchHistogram:
         histogram = BatchHistogram(f"thalweg:{name}", text, bounds, self._labels)

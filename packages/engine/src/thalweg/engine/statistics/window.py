@@ -142,21 +142,13 @@ def _speculation(steps: Sequence[_Sample]) -> Speculation:
 
 
 def _load(stats: StepStats, capacity: Capacity | None) -> Load:
-    usages: tuple[float | None, float | None, float | None] = (None, None, None)
-    if capacity is not None:
-        usages = (
-            stats.num_running / capacity.max_num_seqs,
-            1 - stats.num_free_blocks / (capacity.num_blocks - 1),
-            1 - stats.num_free_state_slots / (capacity.num_state_slots - 1),
-        )
-    batch_fill, kv_usage, state_usage = usages
     return Load(
         num_running=stats.num_running,
         num_pending=stats.num_waiting + stats.num_prompted,
         num_chunked=stats.num_chunked,
-        batch_fill=batch_fill,
-        kv_usage=kv_usage,
-        state_usage=state_usage,
+        batch_fill=None if capacity is None else stats.num_running / capacity.max_num_seqs,
+        kv_usage=None if capacity is None else capacity.kv_usage(stats),
+        state_usage=None if capacity is None else capacity.state_usage(stats),
         mean_prompt_running=_ratio(stats.prompt_tokens_running, stats.num_running),
         mean_prompt_waiting=_ratio(stats.prompt_tokens_waiting, stats.num_waiting),
         mean_prompt_chunked=_ratio(stats.prompt_tokens_chunked, stats.num_chunked),
