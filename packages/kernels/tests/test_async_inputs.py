@@ -29,9 +29,6 @@ def ints(values: Any, *shape: int) -> Tensor:
     return torch.tensor(values, dtype=torch.int32).reshape(shape or (-1,))
 
 
-# Recorded results.
-
-
 @pytest.mark.parametrize("case", read("zos_seqlens_k"))
 def test_context_lengths_are_corrected_as_recorded(case: dict[str, Any]) -> None:
     got = async_inputs.correct_context_lengths(
@@ -120,9 +117,6 @@ def test_corrected_lengths_are_what_the_sequence_has_once_the_host_knows(trace: 
         assert got.tolist() == [row["seqlen_k"]] == [row["num_tokens_after_prev_post"] + row["seqlen_q"]]
         assert int(got) - row["seqlen_q"] + 1 == row["sampling_position"] == row["seq_len_after_prev_post"]
         num_accepted = row["accepted"]
-
-
-# A plain loop over rows.
 
 
 @st.composite
@@ -234,9 +228,6 @@ def test_a_survival_that_is_not_a_number_comes_last_and_lengths_still_add_up() -
     assert async_inputs.redistribute(12, rows, confidences).tolist() == [4, 4, 4]
 
 
-# No value is needed on the host.
-
-
 def example(device: torch.device | str) -> dict[str, Tensor]:
     """Three sequences after a step of two, with two drafts and a look-back of two."""
     values: dict[str, Any] = {
@@ -337,8 +328,6 @@ def test_the_registry_knows_that_a_graph_can_hold_these_ops() -> None:
         assert default_registry().select(op, "cpu").graph_safe
     assert not default_registry().select("topk_to_slots", "cpu").graph_safe
 
-
-# Bad input.
 
 ROWS, LENGTHS, FRESH = ints([0, -1]), ints([1, 2]), ints([[1, 2], [3, 4]], 2, 2)
 LEFT = ints([5]), ints([6], 1, 1)

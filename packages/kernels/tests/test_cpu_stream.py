@@ -85,10 +85,10 @@ def test_the_host_may_read_a_result_only_after_an_event_behind_it(stream: FifoSt
 
 
 def test_a_result_that_is_there_by_luck_is_still_read_too_early(stream: FifoStream) -> None:
-    launched = stream.launch(lambda: 7)
+    launched, next_runs = stream.launch(lambda: 7), threading.Event()
     after = stream.record()
-    while not stream._queue._num_finished:
-        pass
+    stream.launch(next_runs.set)
+    next_runs.wait()
     with pytest.raises(InvariantError, match="work 1 has run, by luck"):
         _ = launched.value
     assert after.done()
@@ -355,15 +355,17 @@ def test_a_process_that_ends_without_closing_ends_cleanly_and_soon() -> None:
         """
         backend = CpuBackend()
         x = torch.randn(300, 300)
+        stream, events = backend.stream(), []
         for _ in range(1000):
-            backend.stream().launch(lambda: (time.sleep(0.05), x @ x, print("ran", flush=True)))
-        backend.stream().launch(lambda: print("the last"))
-        time.sleep(0.2)
+            stream.launch(lambda: (time.sleep(0.05), x @ x, print("ran", flush=True)))
+            events.append(stream.record())
+        stream.launch(lambda: print("the last"))
+        events[1].wait()
         """
     )
     assert ended.returncode == 0, ended.stderr
     assert ended.stderr == ""
-    assert 1 <= ended.stdout.count("ran") < 200
+    assert 2 <= ended.stdout.count("ran") < 200
     assert "the last" not in ended.stdout
 
 

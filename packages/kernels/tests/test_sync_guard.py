@@ -61,9 +61,6 @@ def run_all(bodies: list[Callable[[], None]]) -> None:
         raise errors[0]
 
 
-# The seven of the specification.
-
-
 def test_the_innermost_scope_of_a_thread_counts(guard: SyncGuard, mode: RecordingMode) -> None:
     forbid = guard.forbid()
     with forbid:
@@ -197,9 +194,6 @@ def test_on_a_backend_the_guard_stops_reads_and_lets_events_pass() -> None:
             assert backend.read(launched.value).tolist() == [0, 2, 4]
     assert backend.read(launched.value).tolist() == [0, 2, 4]
     backend.close()
-
-
-# And the edges.
 
 
 def test_no_mode_is_touched_before_the_first_scope(guard: SyncGuard, mode: RecordingMode) -> None:
