@@ -205,6 +205,7 @@ def test_other_paths_and_unreadable_bodies_are_refused(bench: Bench) -> None:
     assert fetch(server.port, "GET", "/")[0] == 404
     assert fetch(server.port, body=b"{}", Content_Length="two")[0] == 400
     assert fetch(server.port, body=b"", Content_Length=str(1 << 20))[0] == 413
+    assert fetch(server.port, body=b"", Content_Length="9" * 5000)[0] == 413
     assert fetch(server.port, body=b"", Transfer_Encoding="chunked")[0] == 400
 
 

@@ -29,6 +29,8 @@ _LOG = logging.getLogger(__name__)
 
 HOST = "127.0.0.1"
 MAX_BODY_BYTES = 1 << 16
+_MAX_LENGTH_DIGITS = 18
+"""Python refuses to convert thousands of digits, which a header may have."""
 _SOCKET_TIMEOUT_S = 30.0
 _POLL_S = 0.1
 """How soon the server notices that it is to end."""
@@ -116,7 +118,7 @@ class _Handler(BaseHTTPRequestHandler):
         length = self.headers.get("Content-Length", "0")
         if not length.isascii() or not length.isdigit() or self.headers.get("Transfer-Encoding") is not None:
             self._send(HTTPStatus.BAD_REQUEST, {"error": "the body needs a Content-Length"})
-        elif int(length) > MAX_BODY_BYTES:
+        elif len(length) > _MAX_LENGTH_DIGITS or int(length) > MAX_BODY_BYTES:
             error = f"the body has {length} bytes; at most {MAX_BODY_BYTES} are read"
             self._send(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, {"error": error})
         else:

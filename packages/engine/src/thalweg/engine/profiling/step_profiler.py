@@ -142,8 +142,7 @@ class StepProfiler:
 
     def _stop(self, job: _Job) -> None:
         session, self._session = self._session, None
-        if session is None:
-            return
+        assert session is not None
         session.stop()
         job.state = _State.EXPORTING
         # The trace of many steps takes seconds to write; the next step does not wait for that.
