@@ -10,7 +10,7 @@ Recorded keys that nothing here produces, and why:
   cp_mirror_len                     context parallelism: not available in this version
   selected_prompt_indices, max_top_logprobs, prefill.prompt_tokens, prefill.prompt_logprobs_lens, prefill.enabled
                                     log-probabilities: not available in this version
-  speculative.*                     verification of drafts: not available in this version
+  speculative.*                     verification against the drafter's distributions: not available in this version
 """
 
 import json
@@ -132,6 +132,14 @@ def build(case: dict[str, Any], kind: StepKind, draft_length: int = 0) -> Prepar
     return device.prepare(InputBuilder(shape, vocabulary).build(plan), None)
 
 
+def selected_rows(plan: StepPlan) -> torch.Tensor:
+    """The query rows whose logits a step needs, of a model without compressed streams."""
+    shape, vocabulary, backend = MetadataShape(128, 4, 16, ()), CompressedVocabulary.none(), CpuBackend()
+    device = ModelInputs(backend, bind("cpu"), Uploader(backend), shape, 64, vocabulary, 1000)
+    prepared = device.prepare(InputBuilder(shape, vocabulary).build(plan), None)
+    return torch.arange(plan.num_batched_tokens) if prepared.selected_rows is None else prepared.selected_rows
+
+
 def assert_per_ratio_equal(ours: dict[int, torch.Tensor], recorded: dict[str, dict[str, Any]]) -> None:
     for ratio, value in recorded.items():
         assert_equal(ours[int(ratio)], value)
@@ -196,6 +204,8 @@ def test_sampler_inputs_equal_the_recorded_ones(index: int) -> None:
     kind = StepKind.PREFILL if given["is_prompt"] else StepKind.DECODE
     plan = make_plan(kind, given["seqs"], 1, given["nextn"])
     inputs = build_sampler_inputs(plan, [sampling_row(sequence.get("sp", {})) for sequence in given["seqs"]])
+    if given["yoco_mode"] != "compact":
+        assert_equal(selected_rows(plan), recorded["selected_token_indices"])
     assert_equal(inputs.temperatures, recorded["temperatures"])
     assert_equal(inputs.top_ps, recorded["top_ps"])
     assert_equal(inputs.top_ks, recorded["top_ks"])

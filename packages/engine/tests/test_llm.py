@@ -342,6 +342,11 @@ def test_options_reach_the_engine_from_config_and_overrides(checkpoint: str, mon
         assert llm.engine.scheduler.state_slots.capacity == 3
     with LLM(Path(checkpoint), num_blocks=9, max_model_len=128) as llm:
         assert llm.engine.scheduler.state_slots.capacity == 4
+        assert not llm.engine.is_async
+        assert llm.engine._runner._backend.guard.enabled  # type: ignore[attr-defined]
+    with LLM(checkpoint, num_blocks=9, max_model_len=128, sync_guard=False, async_scheduling=True) as llm:
+        assert llm.engine.is_async
+        assert not llm.engine._runner._backend.guard.enabled  # type: ignore[attr-defined]
 
 
 def test_a_bad_set_up_names_what_is_wrong(checkpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
