@@ -26,7 +26,8 @@ bool has_dtype(const pybind11::array& array) {
          (dtype.byteorder() == '=' || dtype.byteorder() == '|');
 }
 
-// The elements of an array that somebody passed in; `keep` gets the array that they live in. Throws like `refuse_array`.
+// The elements of an array that somebody passed in; `keep` gets the array that they live in. Throws like
+// `refuse_array`.
 template <class Value>
 std::span<const Value> elements(pybind11::object object, const pybind11::str& name, ArrayShape shape,
                                 bool may_be_unknown, pybind11::object& keep) {

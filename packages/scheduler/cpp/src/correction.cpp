@@ -50,7 +50,8 @@ StepCorrection::StepCorrection(std::size_t rows, std::size_t draft_length)
   is_live = storage.take<bool>(rows);
 }
 
-StepCorrection correct_step(CoreState& state, Step& step, const std::optional<std::span<const std::int32_t>>& query_lengths) {
+StepCorrection correct_step(CoreState& state, Step& step,
+                            const std::optional<std::span<const std::int32_t>>& query_lengths) {
   if (query_lengths.has_value()) check_lengths(state, step, *query_lengths);
   const std::size_t width = state.drafts.length();
   StepCorrection correction(step.rows.size(), width);

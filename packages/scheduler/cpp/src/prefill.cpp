@@ -70,6 +70,21 @@ bool acquire(CoreState& state, Sequence& sequence) {
   return false;
 }
 
+// Make the chunk a row of the step; whether it ends its prompt, which then runs.
+bool commit(CoreState& state, Step& step, Sequence& sequence, std::int32_t length) {
+  const std::int64_t alignment = state.options.chunk_alignment;
+  const std::int32_t end = sequence.computed + length;
+  step.num_batched_tokens += (length + alignment - 1) / alignment * alignment;
+  step.num_blocks += sequence.blocks.size();
+  step.num_chunk_tokens += static_cast<std::size_t>(length);
+  step.rows.push_back({&sequence, length});
+  drop_checkpoints(sequence, end);
+  if (end < sequence.length()) return false;
+  sequence.status = Status::running;
+  state.take_draft_slot(sequence);
+  return true;
+}
+
 }  // namespace
 
 bool wants_prefill(const CoreState& state) {
@@ -118,19 +133,8 @@ void plan_prefill(CoreState& state, Step& step) {
       state.waiting.push_restarted(*sequence);
       break;
     }
-    const std::int64_t alignment = options.chunk_alignment;
-    step.num_batched_tokens += (length + alignment - 1) / alignment * alignment;
-    step.num_blocks += sequence->blocks.size();
-    step.num_chunk_tokens += static_cast<std::size_t>(length);
-    step.rows.push_back({sequence, length});
-    drop_checkpoints(*sequence, sequence->computed + length);
-    if (sequence->computed + length < sequence->length()) {
-      if (options.engine_type == EngineType::prompt) continue;
-      break;  // one half-prefilled prompt at a time
-    }
-    sequence->status = Status::running;
-    ++num_running;
-    state.take_draft_slot(*sequence);
+    if (commit(state, step, *sequence, length)) ++num_running;
+    else if (options.engine_type != EngineType::prompt) break;  // one half-prefilled prompt at a time
   }
 }
 

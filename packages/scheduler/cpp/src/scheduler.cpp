@@ -1,5 +1,6 @@
 #include "thalweg/scheduler/scheduler.hpp"
 
+#include <algorithm>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -127,8 +128,11 @@ StepOutcome Scheduler::process(const StepResult& result) {
 }
 
 void Scheduler::set_step_time_curve(std::vector<StepTime> points) {
-  if (!points.empty() && points.back().graph_size < state_.options.max_num_seqs)
-    throw ConfigError("the largest size of the step-time curve is " + std::to_string(points.back().graph_size) +
+  const auto largest = std::max_element(points.begin(), points.end(), [](const StepTime& left, const StepTime& right) {
+    return left.graph_size < right.graph_size;
+  });
+  if (largest != points.end() && largest->graph_size < state_.options.max_num_seqs)
+    throw ConfigError("the largest size of the step-time curve is " + std::to_string(largest->graph_size) +
                       "; it must be at least max_num_seqs, " + std::to_string(state_.options.max_num_seqs));
   state_.verify_budget.set_step_time_curve(std::move(points));
 }

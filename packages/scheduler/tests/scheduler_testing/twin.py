@@ -87,6 +87,7 @@ class Twin:
         for value, error in answers[1:]:
             if first_error is not None or error is not None:
                 assert type(first_error) is type(error), f"{first_error!r} here, {error!r} there"
+                assert str(first_error) == str(error)
             assert_equal(first_value, value)
         if first_error is not None:
             raise first_error

@@ -25,9 +25,10 @@ struct StepCorrection {
   std::span<bool> is_live;
 };
 
-// Bring the rows of a planned decode step up to date with what was processed since. query_lengths: the verify lengths as
-// the device distributed them; the step keeps them. Throws std::invalid_argument, before anything changed, for lengths
-// that the step cannot have.
-StepCorrection correct_step(CoreState& state, Step& step, const std::optional<std::span<const std::int32_t>>& query_lengths);
+// Bring the rows of a planned decode step up to date with what was processed since. query_lengths: the verify lengths
+// as the device distributed them; the step keeps them. Throws std::invalid_argument, before anything changed, for
+// lengths that the step cannot have.
+StepCorrection correct_step(CoreState& state, Step& step,
+                            const std::optional<std::span<const std::int32_t>>& query_lengths);
 
 }  // namespace thalweg::scheduler

@@ -41,7 +41,8 @@ class DraftTable {
     rounds.latest ^= 1;
     rounds.is_known[rounds.latest] = confidences != nullptr;
     copy_few(tokens, length_, tokens_.data() + at(slot));
-    if (confidences != nullptr) copy_few(confidences, length_, confidences_.data() + 2 * at(slot) + rounds.latest * length_);
+    if (confidences == nullptr) return;
+    copy_few(confidences, length_, confidences_.data() + 2 * at(slot) + rounds.latest * length_);
   }
 
   // Before the drafter ran once, padding stands in for drafts so that all rows are equally wide.

@@ -6,8 +6,8 @@
 
 namespace thalweg::scheduler {
 
-// A forward pass evicts the records between two steps, and loops visit them in an order that the processor cannot guess:
-// the record of row i + distance is fetched while row i is worked on.
+// A forward pass evicts the records between two steps, and loops visit them in an order that the processor cannot
+// guess: the record of row i + distance is fetched while row i is worked on.
 constexpr std::size_t record_distance = 24;
 
 inline void prefetch([[maybe_unused]] const void* address) noexcept {

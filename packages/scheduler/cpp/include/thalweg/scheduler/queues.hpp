@@ -11,7 +11,8 @@
 namespace thalweg::scheduler {
 
 // Waiting sequences: those that hold blocks (half-prefilled, loaded or forked prompts) are planned before those that
-// hold none, each group in queue order. With `holders_first` off there is one queue, half-prefilled prompts at its front.
+// hold none, each group in queue order. With `holders_first` off there is one queue, half-prefilled prompts at its
+// front.
 class WaitingQueues {
  public:
   explicit WaitingQueues(bool holders_first) : holders_first_(holders_first) {}

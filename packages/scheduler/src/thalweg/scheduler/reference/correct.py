@@ -18,11 +18,10 @@ def check_query_lengths(query_lengths: NDArray[np.int32], planned: PlannedStep, 
     """Raise ValueError unless these verify lengths spend exactly the tokens of the plan."""
     found, num_rows = np.asarray(query_lengths), len(planned.rows)
     if found.dtype != np.int32 or found.shape != (num_rows,):
-        raise ValueError(f"query_lengths is {found.dtype} {found.shape}; step {planned.step} needs int32 ({num_rows},)")
-    if num_rows and not 1 <= found.min() <= found.max() <= 1 + draft_length:
-        raise ValueError(
-            f"query_lengths go from {found.min()} to {found.max()}; each must be from 1 to {1 + draft_length}"
-        )
+        raise ValueError(f"query_lengths is {found.dtype} {found.shape}; this step needs int32 ({num_rows},)")
+    for length in found.tolist():
+        if not 1 <= length <= 1 + draft_length:
+            raise ValueError(f"query_lengths contains {length}; each must be from 1 to {1 + draft_length}")
     if found.sum() != planned.num_batched_tokens:
         raise ValueError(f"query_lengths sum to {found.sum()}; step {planned.step} has {planned.num_batched_tokens}")
 

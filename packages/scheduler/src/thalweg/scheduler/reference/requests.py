@@ -40,8 +40,9 @@ def new_sequence(
     if len(tokens) - prompt_length >= max_tokens:
         raise RequestError(f"max_tokens is {max_tokens}; there are {len(tokens) - prompt_length} output tokens already")
     positions = list(checkpoints)
-    if any(low >= high for low, high in zip([0, *positions], positions, strict=False)):
-        raise RequestError(f"checkpoints are {positions}; they must be positive and ascending")
+    for low, high in zip([0, *positions], positions, strict=False):
+        if low >= high:
+            raise RequestError(f"checkpoints contain {high} after {low}; they must be positive and ascending")
     return Sequence(
         sequence_id=sequence_id,
         token_ids=tokens,

@@ -115,7 +115,7 @@ class Scheduler:
     ) -> int:
         """Raises RuntimeError in a decode-only engine, whose sequences come through `add_loaded`."""
         if self._state.is_completion_engine:
-            raise RuntimeError("add: a decode-only engine cannot prefill a prompt; add_loaded takes loaded sequences")
+            raise RuntimeError("add: a decode-only engine cannot prefill; add_loaded takes what others prefilled")
         sequence = new_sequence(
             self._next_id,
             token_ids,
@@ -239,7 +239,7 @@ class Scheduler:
             end_hold(self._state, sequence)
 
     def memory_of(self, sequence_id: int) -> tuple[NDArray[np.int32], int]:
-        sequence = self._known("show the memory of", sequence_id)
+        sequence = self._known("show", sequence_id)
         return np.array(sequence.blocks, np.int32), sequence.state_slot
 
     def _known(self, purpose: str, sequence_id: int) -> Sequence:

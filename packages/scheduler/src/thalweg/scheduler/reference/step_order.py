@@ -45,9 +45,9 @@ class StepOrder:
         if kind == StepKind.DECODE and self._state.prepared is not None:
             raise RuntimeError("finish_step: a prefill is prepared, the step cannot become a decode")
         if kind == StepKind.DECODE and self._state.is_prompt_engine:
-            raise RuntimeError("finish_step: a prefill-only engine has no decode steps")
+            raise RuntimeError("finish_step: a prefill-only engine runs no decode steps")
         if kind == StepKind.PREFILL and self._state.is_completion_engine:
-            raise RuntimeError("finish_step: a decode-only engine has no prefill steps")
+            raise RuntimeError("finish_step: a decode-only engine runs no prefill steps")
 
     def close(self, planned: PlannedStep) -> None:
         """The open step is committed and in flight now."""
@@ -59,12 +59,17 @@ class StepOrder:
         """The step, if it is a decode step that alone is in flight and was not corrected yet."""
         in_flight = self._state.in_flight
         if not self._state.config.plans_ahead:
-            raise RuntimeError("correct: steps are planned synchronously, there is nothing to correct")
-        if len(in_flight) != 1 or in_flight[0].step != step or in_flight[0].is_prefill:
-            raise RuntimeError(f"correct: step {step} is not a decode step that is the only unprocessed one")
-        if in_flight[0].is_corrected:
-            raise RuntimeError(f"correct: step {step} was corrected already")
-        return in_flight[0]
+            raise RuntimeError("correct: without asynchronous scheduling plans are never out of date")
+        if len(in_flight) != 1:
+            raise RuntimeError("correct: the step to correct must be the only one unprocessed")
+        (due,) = in_flight
+        if due.step != step:
+            raise RuntimeError(f"correct: step {due.step} is unprocessed, not step {step}")
+        if due.is_prefill:
+            raise RuntimeError("correct: a prefill step is never out of date")
+        if due.is_corrected:
+            raise RuntimeError("correct: the step was corrected already")
+        return due
 
     def due(self, step: int) -> PlannedStep:
         """The step, if its result comes next. Raises ValueError: a result of another step is a bad argument."""
