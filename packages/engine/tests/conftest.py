@@ -2,6 +2,7 @@
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import tokenizers
@@ -11,6 +12,9 @@ from tokenizers import AddedToken, decoders, models, pre_tokenizers, trainers
 from thalweg.engine.tokenizer import Tokenizer
 
 sys.path.insert(0, str(Path(__file__).parent))
+
+from engine_testing.bench import Bench, MakeBench
+from engine_testing.cores import MODES
 
 # A busy machine must not fail a property.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -48,3 +52,19 @@ def raw_tokenizer() -> tokenizers.Tokenizer:
 @pytest.fixture(scope="session")
 def tokenizer(raw_tokenizer: tokenizers.Tokenizer) -> Tokenizer:
     return Tokenizer(raw_tokenizer, bos_token_id=0, eos_token_id=1, pad_token_id=2, vocab_size=512)
+
+
+@pytest.fixture(params=MODES)
+def make_bench(request: pytest.FixtureRequest, tokenizer: Tokenizer) -> MakeBench:
+    """Benches of every core in either mode."""
+    core, is_async = request.param
+
+    def make(**options: Any) -> Bench:
+        return Bench(tokenizer, core=core, async_scheduling=is_async, **options)
+
+    return make
+
+
+@pytest.fixture
+def bench(make_bench: MakeBench) -> Bench:
+    return make_bench()

@@ -1,35 +1,14 @@
-"""The step loop over a real scheduler and a scripted model: admission, stops, aborts, failures, nothing leaked."""
+"""The step loop over a real scheduler and a scripted model: admission, stops, aborts, nothing leaked."""
 
-from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
-from engine_testing.bench import BLOCK, EOS, LETTERS, VOCAB, Bench, params
-from engine_testing.cores import MODES
+from engine_testing.bench import BLOCK, EOS, LETTERS, VOCAB, Bench, MakeBench, params
 
 from thalweg.engine.admission import Admission, Limits
-from thalweg.engine.engine import EngineFailedError
 from thalweg.engine.tokenizer import Tokenizer
-from thalweg.interfaces import ConfigError, InvariantError, RequestError, SamplingParams
-
-MakeBench = Callable[..., Bench]
-
-
-@pytest.fixture(params=MODES)
-def make_bench(request: pytest.FixtureRequest, tokenizer: Tokenizer) -> MakeBench:
-    core, is_async = request.param
-
-    def make(**options: Any) -> Bench:
-        return Bench(tokenizer, core=core, async_scheduling=is_async, **options)
-
-    return make
-
-
-@pytest.fixture
-def bench(make_bench: MakeBench) -> Bench:
-    return make_bench()
+from thalweg.interfaces import ConfigError, RequestError, SamplingParams
 
 
 def test_a_request_grows_step_by_step_and_ends_once(bench: Bench) -> None:
@@ -289,69 +268,6 @@ def test_a_preempted_request_can_be_told_to_end(make_bench: MakeBench) -> None:
     assert ended
     assert {final.outputs[0].finish_reason for final in ended} == {"insufficient_system_resource"}
     assert all("ran out of blocks" in str(final.error) for final in ended)
-
-
-def test_logits_that_are_not_numbers_fail_one_request_only(bench: Bench) -> None:
-    broken_letter = bench.letters[20]
-    bench.model.broken = lambda token_id: token_id == broken_letter
-    bench.engine.add_request("bad", "st", params())
-    bench.engine.add_request("good", "z", params())
-    finals = bench.drain()
-    assert finals["bad"].outputs[0].finish_reason == "error"
-    assert "not numbers" in str(finals["bad"].error)
-    assert bench.text("bad") == ""
-    assert bench.text("good") == "abcdefgh"
-
-
-def fail_at(number: int) -> Callable[[int], None]:
-    def on_forward(reached: int) -> None:
-        if reached == number:
-            raise RuntimeError("device lost")
-
-    return on_forward
-
-
-def test_a_failed_step_ends_every_request_with_the_reason(bench: Bench) -> None:
-    bench.engine.add_request("one", "z", params())
-    bench.engine.add_request("two", "z", params())
-    bench.model.on_forward = fail_at(2)
-    while bench.engine.has_unfinished():
-        bench.step()
-    assert set(bench.finals) == {"one", "two"}
-    for final in bench.finals.values():
-        assert final.outputs[0].finish_reason == "error"
-        assert final.error is not None
-        assert final.error.startswith("the engine failed: LaunchedWorkError: work ")
-        assert final.error.endswith("raised RuntimeError: device lost")
-        assert final.outputs[0].text == "ab"
-    with pytest.raises(EngineFailedError, match="device lost"):
-        bench.engine.add_request("three", "z", params())
-    assert bench.engine.step() == []
-
-
-def test_an_interrupt_is_passed_on_and_ends_the_engine(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    bench.engine.add_request("r", "z", params())
-    monkeypatch.setattr(bench.runner, "launch", interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        bench.step()
-    assert [output.outputs[0].finish_reason for output in bench.engine.step()] == ["error"]
-    assert not bench.engine.has_unfinished()
-
-
-def test_a_closed_engine_takes_nothing(bench: Bench) -> None:
-    with bench.engine as engine:
-        engine.add_request("r", "z", params())
-    with pytest.raises(InvariantError, match="closed"):
-        bench.backend.stream().launch(lambda: None)
-    engine.abort_request("r")
-    assert not engine.has_unfinished()
-    with pytest.raises(EngineFailedError, match="the engine is closed"):
-        engine.add_request("s", "z", params())
-    with pytest.raises(EngineFailedError, match="the engine is closed"):
-        engine.step()
 
 
 def test_random_traffic_leaks_nothing_and_ends_every_request_once(make_bench: MakeBench) -> None:

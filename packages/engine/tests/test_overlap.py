@@ -7,27 +7,34 @@ from typing import Any
 
 import pytest
 from engine_testing.bench import Bench, params
+from engine_testing.recorder import Proxy
 
 from thalweg.engine.timeline import Span, Timeline
 from thalweg.engine.tokenizer import Tokenizer
+from thalweg.interfaces import StepOutcome, StepResult
+from thalweg.scheduler import Scheduler
 
 FORWARD_S, PROCESS_S = 0.020, 0.015
 NUM_STEPS = 30
 ATTEMPTS = 4
 
 
+def slow_core(*args: Any, **options: Any) -> Any:
+    """A scheduler that takes its time to process results."""
+    scheduler = Scheduler(*args, **options)
+
+    def process(result: StepResult) -> StepOutcome:
+        time.sleep(PROCESS_S)
+        return scheduler.process(result)
+
+    return Proxy(scheduler, process=process)
+
+
 def decode(tokenizer: Tokenizer, *, is_async: bool) -> tuple[float, Timeline]:
     """Median seconds per decode step, and what happened in them."""
     timeline = Timeline()
-    bench = Bench(tokenizer, async_scheduling=is_async, timeline=timeline)
+    bench = Bench(tokenizer, core=slow_core, async_scheduling=is_async, timeline=timeline)
     bench.model.on_forward = lambda number: time.sleep(FORWARD_S)
-    process = bench.scheduler.process
-
-    def slow_process(result: Any) -> Any:
-        time.sleep(PROCESS_S)
-        return process(result)
-
-    bench.engine._scheduler = Patient(bench.scheduler, slow_process)
     bench.engine.add_request("r", "a", params(max_tokens=NUM_STEPS + 10))
     for _ in range(3):
         bench.step()
@@ -38,17 +45,6 @@ def decode(tokenizer: Tokenizer, *, is_async: bool) -> tuple[float, Timeline]:
     assert bench.engine.failure is None
     bench.engine.close()
     return statistics.median(later - earlier for earlier, later in itertools.pairwise(ends)), timeline
-
-
-class Patient:
-    """A scheduler that takes its time to process results."""
-
-    def __init__(self, scheduler: Any, process: Any) -> None:
-        self._scheduler = scheduler
-        self.process = process
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._scheduler, name)
 
 
 def by_step(timeline: Timeline, track: str, name: str) -> dict[int, Span]:

@@ -140,6 +140,20 @@ def test_an_abort_reaches_a_request_in_flight(bench: Bench) -> None:
     assert finals["other"].outputs[0].text == LETTERS[:12]
 
 
+def test_a_callback_may_abort_a_request_whose_prefill_is_being_launched(tokenizer: Tokenizer, core: Any) -> None:
+    bench = Bench(tokenizer, core=core, async_scheduling=True, prefill_interval_all=1)
+    bench.engine.add_request("decodes", "z", params(max_tokens=12))
+    steps(bench, 3)
+    bench.engine.add_request("prefilled", "z", params(max_tokens=12))
+    aborted: list[int] = []
+    bench.engine.statistics.on_step(lambda record: aborted.append(bench.engine.abort_request("prefilled")))
+    steps(bench, 1)
+    assert aborted == [1, 0], "the step in flight was processed between launch and sampling of the prefill"
+    finals = bench.drain()
+    assert (finals["prefilled"].outputs[0].text, finals["prefilled"].outputs[0].finish_reason) == ("", "abort")
+    assert finals["decodes"].outputs[0].text == LETTERS[:12]
+
+
 def test_memory_is_held_until_the_plan_that_lists_a_sequence_is_launched_and_released(bench: Bench) -> None:
     recorder = Recorder(bench)
     bench.engine.add_request("r", "z", params(max_tokens=4))

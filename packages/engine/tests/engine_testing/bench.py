@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -27,7 +28,7 @@ from thalweg.scheduler import Scheduler, SchedulerConfig
 
 BLOCK, EOS = 8, 1
 
-__all__ = ["BLOCK", "EOS", "LETTERS", "VOCAB", "Bench", "params"]
+__all__ = ["BLOCK", "EOS", "LETTERS", "VOCAB", "Bench", "MakeBench", "params"]
 
 
 class Bench:
@@ -132,3 +133,7 @@ class Bench:
 
 def params(**values: object) -> SamplingParams:
     return SamplingParams(**({"max_tokens": 8, "temperature": 0.0} | values))  # type: ignore[arg-type]
+
+
+MakeBench = Callable[..., Bench]
+"""Makes a bench of one core and mode, given its other options."""

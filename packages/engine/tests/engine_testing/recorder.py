@@ -23,7 +23,7 @@ class Recorder:
         self.corrections: dict[int, StepCorrection] = {}
         self._happened = threading.Condition()
         self._bench = bench
-        bench.engine._scheduler = _Proxy(
+        bench.engine._scheduler = Proxy(
             bench.scheduler,
             finish_step=self._finish_step,
             process=self._process,
@@ -33,7 +33,7 @@ class Recorder:
         runner = bench.runner
         for name in ("launch", "sample", "collect"):
             setattr(runner, name, self._recorded(name, getattr(runner, name)))
-        runner._stream = _Proxy(runner._stream, record=self._record)  # type: ignore[assignment]
+        runner._stream = Proxy(runner._stream, record=self._record)  # type: ignore[assignment]
 
     def wait_for(self, event: str) -> None:
         """Block until it has happened. For the device's thread; raises when the host does not get there."""
@@ -84,10 +84,10 @@ class Recorder:
         event = self._bench.backend.stream().record()
         step = max(self.plans, default=-1)
         kind = "results of" if f"sample {step}" in self._history else "lengths of"
-        return _Proxy(event, wait=lambda: (self.note(f"wait for {kind} {step}"), event.wait()))
+        return Proxy(event, wait=lambda: (self.note(f"wait for {kind} {step}"), event.wait()))
 
 
-class _Proxy:
+class Proxy:
     """An object with some methods replaced."""
 
     def __init__(self, inner: Any, **replaced: Any) -> None:

@@ -21,7 +21,6 @@ from thalweg.engine.tokenizer import Tokenizer
 from thalweg.interfaces import (
     Communicator,
     FinishReason,
-    InvariantError,
     RequestError,
     RequestOutput,
     SamplingParams,
@@ -181,8 +180,10 @@ class LLMEngine:
         if not self._is_closed:
             self._is_closed = True
             self._inflight = None
-            self.instruments.close()
-            self._runner.close()
+            try:
+                self.instruments.close()
+            finally:
+                self._runner.close()
 
     def __enter__(self) -> Self:
         return self
@@ -203,7 +204,7 @@ class LLMEngine:
         self._process_inflight()
         with self._span("sample", plan):
             correction = self._correct(step)
-            self._runner.sample(step, correction, self._sampling_rows(plan, correction))
+            self._runner.sample(step, correction, self._sampling_rows(plan))
         self._scheduler.release(plan.step)
         self._inflight = step
         if not (self._is_async and plan.kind is StepKind.DECODE and plan.sequence_ids.size):
@@ -249,19 +250,13 @@ class LLMEngine:
             return None
         return self._scheduler.correct(step.plan.step, self._runner.query_lengths(step))
 
-    def _sampling_rows(self, plan: StepPlan, correction: StepCorrection | None) -> list[SamplingRow]:
-        """How to sample each row. A request may have ended since its row was planned, if a step was in flight then."""
-        is_live = [True] * plan.sequence_ids.size if correction is None else correction.is_live.tolist()
-        return [
-            self._sampling_row(sequence_id) if live else SamplingRow.neutral()
-            for sequence_id, live in zip(plan.sequence_ids.tolist(), is_live, strict=True)
-        ]
+    def _sampling_rows(self, plan: StepPlan) -> list[SamplingRow]:
+        """How to sample each row.
 
-    def _sampling_row(self, sequence_id: int) -> SamplingRow:
-        state = self._table.by_sequence(sequence_id)
-        if state is None:
-            raise InvariantError(f"sequence {sequence_id} is planned although its request has ended")
-        return state.sampling
+        A request may have ended since its row was planned: in the step in flight, or aborted by a callback.
+        """
+        states = map(self._table.by_sequence, plan.sequence_ids.tolist())
+        return [SamplingRow.neutral() if state is None else state.sampling for state in states]
 
     def _abort_sequences(self, sequence_ids: Sequence[int]) -> None:
         if sequence_ids and self._failure is None:
@@ -283,9 +278,12 @@ class LLMEngine:
     def _fail(self, reason: str) -> None:
         self._failure = reason
         self._inflight = None
-        self._deliver(self._post_processor.end(list(self._table), FinishReason.ERROR, f"the engine failed: {reason}"))
-        if self._communicator is not None:
-            self._communicator.fail(reason)
+        error = f"the engine failed: {reason}"
+        try:
+            self._deliver(self._post_processor.end(list(self._table), FinishReason.ERROR, error))
+        finally:  # the others wait for this rank, whatever else goes wrong
+            if self._communicator is not None:
+                self._communicator.fail(reason)
 
     def _deliver(self, outputs: Sequence[RequestOutput]) -> None:
         self._ready += outputs

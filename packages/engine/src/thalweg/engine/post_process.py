@@ -55,6 +55,7 @@ class PostProcessor:
             if state is not None:
                 state.num_preemptions += 1
         outputs: list[RequestOutput] = []
+        ended: list[RequestState] = []
         stopped: list[int] = []
         first_token_s: list[float] = []
         offsets = outcome.token_offsets.tolist()
@@ -75,7 +76,7 @@ class PostProcessor:
             if state.first_token_s is not None and not had_tokens:
                 first_token_s.append(state.first_token_s - state.arrival_s)
             if state.is_finished:
-                self._table.remove(state)
+                ended.append(state)
                 if not reasons[row]:
                     stopped.append(sequence_id)
             outputs.append(state.output())
@@ -84,18 +85,24 @@ class PostProcessor:
             if state is not None:
                 reason = FinishReason.from_status(SequenceStatus(status))
                 state.finish(reason, now, error=_CLOSED_ERRORS.get(reason))
-                self._table.remove(state)
+                ended.append(state)
                 outputs.append(state.output())
+        for state in ended:  # not before all of it went well, or an error would lose final outputs
+            self._table.remove(state)
         return Processed(outputs, stopped, tuple(first_token_s))
 
     def end(
         self, states: Sequence[RequestState], reason: FinishReason, error: str | None = None
     ) -> list[RequestOutput]:
-        """End requests from outside a step (an abort, a failed engine) and return their final outputs."""
+        """End requests from outside a step (an abort, a failed engine) and return their final outputs.
+
+        One that had ended on its own when the step failed keeps its reason.
+        """
         now = self._clock()
         outputs = []
         for state in states:
-            state.finish(reason, now, error=error)
+            if not state.is_finished:
+                state.finish(reason, now, error=error)
             self._table.remove(state)
             outputs.append(state.output())
         return outputs

@@ -43,7 +43,8 @@ class _Guarded(Generic[T]):
 class StepStatistics:
     """Statistics of one engine. Nothing that goes wrong in here, or in a callback, reaches the step loop.
 
-    Called from the engine's thread; so are the callbacks, between two steps. The line is logged by another thread.
+    Called from the engine's thread; so are the callbacks, once the step they are told of is processed. They may add and
+    abort requests, but not step the engine. The line is logged by another thread.
     """
 
     def __init__(
