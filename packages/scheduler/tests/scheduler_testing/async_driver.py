@@ -87,3 +87,13 @@ def output_of(steps: list[AsyncStep], sequence_id: int) -> list[int]:
             offsets = step.outcome.token_offsets
             tokens += step.outcome.token_ids[offsets[row] : offsets[row + 1]].tolist()
     return tokens
+
+
+def decoding(core: Core, *prompts: int, accept: tuple[int, ...] = (0,), **sizes: Any) -> AsyncDriver:
+    """Requests whose prompts are done; nothing is in flight."""
+    driver = AsyncDriver(core, **({"draft_length": 3} | sizes))
+    for prompt in prompts:
+        driver.add(prompt, accept=accept)
+    while len(driver.running) < len(prompts):
+        driver.advance()
+    return driver
