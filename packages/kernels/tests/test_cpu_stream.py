@@ -381,6 +381,28 @@ def test_an_exception_on_the_main_thread_ends_the_process_while_work_is_queued()
     assert ended.returncode == 3, ended.stderr
 
 
+def test_a_close_that_was_interrupted_can_be_repeated() -> None:
+    ended = run_script(
+        """
+        import signal
+        gate = threading.Event()
+        backend = CpuBackend()
+        backend.stream().launch(lambda: (gate.wait(), time.sleep(0.3), print("ran")))
+        signal.signal(signal.SIGALRM, signal.default_int_handler)
+        signal.setitimer(signal.ITIMER_REAL, 0.3)
+        try:
+            backend.close()
+        except KeyboardInterrupt:
+            print("interrupted")
+        gate.set()
+        backend.close()
+        print("closed")
+        """
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.split() == ["interrupted", "ran", "closed"]
+
+
 def _child(backend: CpuBackend, results: Any) -> None:
     try:
         backend.stream().launch(lambda: 1)

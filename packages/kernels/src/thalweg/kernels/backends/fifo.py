@@ -80,6 +80,7 @@ class WorkQueue:
         self._error_reported = False
         self._is_closing = False
         self._thread: threading.Thread | None = None
+        self._has_ended = threading.Event()
         self._process = 0
 
     def is_own_thread(self) -> bool:
@@ -169,7 +170,10 @@ class WorkQueue:
             self._is_closing = True
             self._changed.notify_all()
             thread = self._thread
-        if thread is not None and thread is not threading.current_thread():
+        if thread is None or thread is threading.current_thread():
+            return
+        # Not `join` alone: interrupted once, Python 3.11 takes the thread for ended ever after.
+        if self._has_ended.wait(timeout_s):
             thread.join(timeout_s)
 
     def close_at_exit(self) -> None:
@@ -206,6 +210,7 @@ class WorkQueue:
                 self._num_finished += 1
                 self._changed.notify_all()
         atexit.unregister(self.close_at_exit)
+        self._has_ended.set()
         if self._error is not None and not self._error_reported:
             logger.error("work of %s raised, and nothing waited for it", self._name, exc_info=self._error)
 
