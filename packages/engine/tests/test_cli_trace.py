@@ -80,6 +80,12 @@ def test_a_path_that_cannot_be_written_is_refused_before_the_run(
     assert captured.err == f"thalweg: --trace {tmp_path / path} cannot be written: {reason}\n"
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no device that is always full")
+def test_a_full_disk_is_reported_with_the_name_of_the_file(checkpoint: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert generate(checkpoint, Path("/dev/full")) == 2
+    assert capsys.readouterr().err == "thalweg: --trace /dev/full cannot be written: No space left on device\n"
+
+
 def test_a_run_that_cannot_start_leaves_no_file_and_no_damage(tmp_path: Path) -> None:
     kept = tmp_path / "kept.json"
     kept.write_text("an older file")

@@ -67,7 +67,11 @@ def test_two_groups_may_share_a_store_under_different_names() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"size": 0}, "size is 0; it must be a positive integer"),
+        ({"size": 0}, "size is 0; it must be an integer from 1 to 65536"),
+        ({"size": 1 << 70}, "size is 1180591620717411303424"),
+        ({"host": "192.0.2.1"}, "host is '192.0.2.1'; it must be an address of this machine"),
+        ({"host": "name.invalid"}, "host is 'name.invalid'"),
+        ({"host": None}, "host is None"),
         ({"size": True}, "size is True"),
         ({"rank": 2}, "rank is 2; it must be an integer from 0 to 1"),
         ({"rank": -1}, "rank is -1"),

@@ -3,6 +3,8 @@
 import http.client
 import json
 import logging
+import socket
+import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -207,6 +209,19 @@ def test_other_paths_and_unreadable_bodies_are_refused(bench: Bench) -> None:
     assert fetch(server.port, body=b"", Content_Length=str(1 << 20))[0] == 413
     assert fetch(server.port, body=b"", Content_Length="9" * 5000)[0] == 413
     assert fetch(server.port, body=b"", Transfer_Encoding="chunked")[0] == 400
+
+
+def test_a_client_that_leaves_before_its_answer_is_nothing_to_report(
+    bench: Bench, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    port = bench.serve(pickup_timeout_s=0.3).port
+    with caplog.at_level(logging.DEBUG):
+        with socket.create_connection(("127.0.0.1", port)) as client:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # leave without a goodbye
+            client.sendall(b"POST /profile HTTP/1.1\r\n\r\n")
+        eventually(lambda: "a request was not answered" in caplog.text)
+    assert all(record.levelno < logging.WARNING for record in caplog.records)
+    assert capfd.readouterr().err == ""
 
 
 def test_a_port_in_use_only_turns_the_server_off(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:

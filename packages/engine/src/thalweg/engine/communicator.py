@@ -29,6 +29,7 @@ _POLL = timedelta(seconds=0.1)
 """How often a rank that waits looks for a call from its peers. Reductions that take less never look."""
 _MAX_GRACE_S = 2.0
 MAX_VALUES = 30
+MAX_RANKS = 1 << 16
 _HEADER = 2
 
 
@@ -57,7 +58,7 @@ class GlooCommunicator:
         self._grace_s = min(_MAX_GRACE_S, self._timeout_s / 5)
         self._rank, self._size, self._name = rank, size, name
         self._failure: ThalwegError | None = None
-        self._roll_call = RollCall(rank, host)
+        self._roll_call = _listen(rank, host)
         try:
             members = meet(_dist.PrefixStore(f"thalweg/{name}", store), rank, size, self._roll_call.endpoint, timeout_s)
             self._roll_call.open(members.peers, members.token)
@@ -248,9 +249,16 @@ def _names(ranks: list[int]) -> str:
     return f"rank {ranks[0]}" if len(ranks) == 1 else "ranks " + ", ".join(map(str, ranks))
 
 
+def _listen(rank: int, host: Any) -> RollCall:
+    try:
+        return RollCall(rank, host)
+    except (OSError, TypeError, ValueError) as error:
+        raise ConfigError(f"host is {shown(host)}; it must be an address of this machine ({error})") from error
+
+
 def _check_rank(rank: Any, size: Any) -> None:
-    if not is_int(size) or size < 1:
-        raise ConfigError(f"size is {shown(size)}; it must be a positive integer")
+    if not is_int(size) or not 1 <= size <= MAX_RANKS:
+        raise ConfigError(f"size is {shown(size)}; it must be an integer from 1 to {MAX_RANKS}")
     if not is_int(rank) or not 0 <= rank < size:
         raise ConfigError(f"rank is {shown(rank)}; it must be an integer from 0 to {size - 1}")
 

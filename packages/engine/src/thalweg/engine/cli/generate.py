@@ -17,6 +17,7 @@ from thalweg.interfaces import ConfigError
 
 if TYPE_CHECKING:
     from thalweg.engine.config import EngineConfig
+    from thalweg.engine.timeline import Timeline
     from thalweg.interfaces import RequestOutput
 
 _USAGE = "%(prog)s [--prompt TEXT ...] [--prompts-file FILE] [sampling options] [engine options]"
@@ -61,7 +62,7 @@ def run(arguments: argparse.Namespace) -> int:
                 print(_json(output) if arguments.json else _text(output, number))
         finally:  # a run that fails or is interrupted is worth looking at, too
             if timeline is not None:
-                timeline.write(arguments.trace)
+                _write_trace(timeline, arguments.trace)
     num_failed = sum(output.error is not None for output in outputs)
     if num_failed:
         print(f"thalweg: {num_failed} of {len(outputs)} prompts failed", file=sys.stderr)
@@ -85,6 +86,13 @@ def _check_writable(flag: str, path: str) -> None:
             os.remove(path)
     except OSError as error:
         raise ConfigError(f"{flag} {path} cannot be written: {error.strerror}") from None
+
+
+def _write_trace(timeline: Timeline, path: str) -> None:
+    try:
+        timeline.write(path)
+    except OSError as error:
+        raise ConfigError(f"--trace {path} cannot be written: {error.strerror}") from None
 
 
 def _json(output: RequestOutput) -> str:

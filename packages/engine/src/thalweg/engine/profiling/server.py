@@ -9,6 +9,7 @@ import json
 import logging
 import os
 import socket
+import sys
 import tempfile
 import threading
 from datetime import datetime
@@ -104,6 +105,11 @@ class ProfileServer:
 
 class _Server(ThreadingHTTPServer):
     owner: ProfileServer
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Log what would be printed otherwise; that a client left before its answer came is nothing to report."""
+        has_left = isinstance(sys.exception(), ConnectionError)
+        _LOG.log(logging.DEBUG if has_left else logging.WARNING, "a request was not answered", exc_info=True)
 
 
 class _Handler(BaseHTTPRequestHandler):
