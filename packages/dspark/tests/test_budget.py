@@ -122,3 +122,11 @@ def test_a_long_sampler_makes_large_graphs_cheaper_beside_it() -> None:
     for _ in range(5):
         budget.record_step_time(2, 12, 30.0, 50.0)
     assert budget.verify_lengths(rows, rows).tolist() == [6, 6]
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_step_that_takes_next_to_nothing_is_planned_without_a_warning() -> None:
+    budget = ThroughputBudget()
+    budget.set_step_time_curve([(8, 1e-320)])
+    survival = [np.array([0.9, 0.5], np.float32)]
+    assert budget.verify_lengths(survival, survival).tolist() == [1]

@@ -45,6 +45,25 @@ def test_a_bad_request_is_refused_by_name_and_leaves_no_trace(
     assert add(scheduler, np.array([3], np.int32)) == 0
 
 
+@pytest.mark.parametrize(
+    "options", [{"max_tokens": 1.5}, {"max_tokens": 4.0}, {"eos_token_id": "1"}, {"checkpoints": [1.5]}]
+)
+def test_a_number_that_is_no_integer_is_refused_before_it_can_spoil_a_step(core: Core, options: dict[str, Any]) -> None:
+    scheduler, prompt = core.scheduler(), np.array([3, 4, 5], np.int32)
+    with pytest.raises(TypeError):
+        add(scheduler, prompt, **options)
+    for loaded in (1.5, 2.0):
+        with pytest.raises(TypeError):
+            scheduler.add_loaded(prompt, loaded, max_tokens=4, eos_token_id=1)
+    with pytest.raises(TypeError):
+        scheduler.add_loaded(prompt, 1, max_tokens=4, eos_token_id=1, prompt_length=3.0)
+    assert not scheduler.has_unfinished
+    sequence_id = add(scheduler, prompt)
+    with pytest.raises(TypeError):
+        scheduler.abort([sequence_id, 7.5])
+    assert scheduler.abort([sequence_id]) == 1
+
+
 def test_sequence_ids_count_up_from_zero_and_are_never_reused(core: Core) -> None:
     driver = Driver(core)
     assert [driver.add(5, max_tokens=1) for _ in range(3)] == [0, 1, 2]

@@ -84,7 +84,8 @@ class ThroughputBudget:
             raise ValueError(
                 f"{num_rows} sequences are more than the largest graph of the curve holds, {curve.largest}"
             )
-        throughput = expected[: len(totals)].astype(np.float64) / self._step_times(num_rows, curve, totals)
+        with np.errstate(over="ignore"):  # a step that takes next to nothing
+            throughput = expected[: len(totals)].astype(np.float64) / self._step_times(num_rows, curve, totals)
         return int(totals[np.argmax(throughput)])
 
     def _step_times(self, num_rows: int, curve: StepTimeCurve, totals: NDArray[np.int64]) -> NDArray[np.float64]:

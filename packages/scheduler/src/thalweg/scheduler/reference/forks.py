@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from operator import index
 
 from thalweg.interfaces import RequestError
 from thalweg.scheduler.reference.requests import INT32_MAX
@@ -21,6 +22,7 @@ def fork_sequence(state: State, parent: Sequence, child_id: int, last_token_id: 
     if is_decoding and state.is_prompt_engine:
         raise RequestError(f"sequence {parent.sequence_id} is decoding; a prefill-only engine cannot continue a fork")
     if last_token_id is not None:
+        last_token_id = index(last_token_id)
         _check_last_token(parent, is_decoding, last_token_id)
     child = _child_of(parent, child_id)
     if last_token_id is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as SequenceOf
+from operator import index
 
 from thalweg.interfaces import SequenceStatus
 from thalweg.scheduler.reference.sequence import Sequence
@@ -14,7 +15,7 @@ def abort(state: State, sequence_ids: SequenceOf[int]) -> int:
 
     Nothing of a waiting one is in flight, so its memory goes now. A running one leaves with the next decode step.
     """
-    wanted = set(sequence_ids)
+    wanted = set(map(index, sequence_ids))
     found = [sequence for sequence in _unfinished(state) if sequence.sequence_id in wanted]
     for sequence in found:
         sequence.status = SequenceStatus.FINISHED_ABORTED

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from operator import index
+
 from thalweg.interfaces import RequestError
 from thalweg.scheduler.reference.sequence import Sequence
 from thalweg.scheduler.reference.state import State
@@ -12,6 +14,7 @@ def load_sequence(state: State, sequence: Sequence, num_computed_tokens: int) ->
 
     Raises RequestError for a sequence that could never run here.
     """
+    num_computed_tokens = index(num_computed_tokens)
     is_ready = sequence.num_output > 0 and num_computed_tokens == sequence.length - 1
     _check(state, sequence, num_computed_tokens, is_ready)
     if not state.memory.can_start(sequence) or not state.memory.start(sequence):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence as SequenceOf
+from operator import index
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,18 +29,19 @@ def new_sequence(
 ) -> Sequence:
     """A waiting sequence that owns nothing. Raises RequestError naming the argument, its value and what is accepted.
 
-    prompt_length: tokens from there on are output; None = there is none.
+    prompt_length: tokens from there on are output; None = there is none. A number that is no integer is a TypeError, as
+    in the C++ core: it would only come to light in a later step.
     """
     tokens = _checked_tokens(token_ids)
-    if prompt_length is None:
-        prompt_length = len(tokens)
+    max_tokens, eos_token_id = index(max_tokens), index(eos_token_id)
+    prompt_length = len(tokens) if prompt_length is None else index(prompt_length)
     if not 1 <= prompt_length <= len(tokens):
         raise RequestError(f"prompt_length is {prompt_length}; with {len(tokens)} tokens it must be 1 to {len(tokens)}")
     if not 1 <= max_tokens <= INT32_MAX:
         raise RequestError(f"max_tokens is {max_tokens}; it must be at least 1 and fit int32")
     if len(tokens) - prompt_length >= max_tokens:
         raise RequestError(f"max_tokens is {max_tokens}; there are {len(tokens) - prompt_length} output tokens already")
-    positions = list(checkpoints)
+    positions = [index(position) for position in checkpoints]
     for low, high in zip([0, *positions], positions, strict=False):
         if low >= high:
             raise RequestError(f"checkpoints contain {high} after {low}; they must be positive and ascending")
