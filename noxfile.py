@@ -263,8 +263,9 @@ def rebuild_scheduler(session: nox.Session) -> None:
 
 
 @nox.session(name="sanitize-scheduler", default=False)
-def sanitize_scheduler(session: nox.Session) -> None:
-    """C++ unit tests under AddressSanitizer and UBSan."""
+@nox.parametrize("sanitizers", ["address,undefined", "thread"], ids=["memory", "thread"])
+def sanitize_scheduler(session: nox.Session, sanitizers: str) -> None:
+    """C++ unit tests under AddressSanitizer and UBSan, and under ThreadSanitizer."""
     session.install("cmake>=3.24", "ninja", "pybind11>=3.0,<4")
     folder = session.create_tmp()
     config = session.run("python", "-m", "pybind11", "--cmakedir", silent=True)
@@ -276,7 +277,7 @@ def sanitize_scheduler(session: nox.Session) -> None:
         "CMAKE_BUILD_TYPE": "RelWithDebInfo",
         "THALWEG_BUILD_TESTS": "ON",
         "THALWEG_WERROR": "ON",
-        "THALWEG_SANITIZE": "address,undefined",
+        "THALWEG_SANITIZE": sanitizers,
     }
     flags = [f"-D{name}={value}" for name, value in options.items()]
     session.run("cmake", "-S", "packages/scheduler", "-B", folder, "-G", "Ninja", *flags)
