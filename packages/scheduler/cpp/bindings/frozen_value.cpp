@@ -1,10 +1,23 @@
 #include "frozen_value.hpp"
 
+#include <structmember.h>
+
 #include <string>
 
 namespace py = pybind11;
 
 namespace thalweg::scheduler {
+namespace {
+
+// Where instances keep the attribute of one `__slots__` entry.
+py::ssize_t offset_of(py::handle type, const char* field) {
+  const py::object descriptor = type.attr("__dict__")[field];
+  if (Py_TYPE(descriptor.ptr()) != &PyMemberDescr_Type)
+    throw py::import_error(std::string(field) + " is no slot of " + std::string(py::str(type)));
+  return reinterpret_cast<PyMemberDescrObject*>(descriptor.ptr())->d_member->offset;
+}
+
+}  // namespace
 
 FrozenValue::FrozenValue(const char* class_name, std::initializer_list<const char*> fields)
     : type_(py::module_::import("thalweg.interfaces").attr(class_name)) {
@@ -14,18 +27,18 @@ FrozenValue::FrozenValue(const char* class_name, std::initializer_list<const cha
   if (!names.equal(type_.attr("__match_args__")))
     throw py::import_error(std::string("the fields of thalweg.interfaces.") + class_name +
                            " are not those that this build of thalweg.scheduler knows; install matching versions");
-  for (const char* field : fields) slots_.push_back(type_.attr("__dict__")[field]);
+  for (const char* field : fields) offsets_.push_back(offset_of(type_, field));
 }
 
 py::object FrozenValue::make(std::initializer_list<py::handle> values) const {
   auto* type = reinterpret_cast<PyTypeObject*>(type_.ptr());
   auto instance = py::reinterpret_steal<py::object>(type->tp_alloc(type, 0));
   if (!instance) throw py::error_already_set();
-  auto slot = slots_.begin();
+  auto offset = offsets_.begin();
   for (const py::handle value : values) {
-    const descrsetfunc set = Py_TYPE(slot->ptr())->tp_descr_set;
-    if (set(slot->ptr(), instance.ptr(), value.ptr()) != 0) throw py::error_already_set();
-    ++slot;
+    // The memory of a new instance is zero: there is nothing to let go of.
+    auto* const slot = reinterpret_cast<char*>(instance.ptr()) + *offset++;
+    *reinterpret_cast<PyObject**>(slot) = value.inc_ref().ptr();
   }
   return instance;
 }

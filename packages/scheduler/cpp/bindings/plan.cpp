@@ -25,8 +25,8 @@ PlanConverter::PlanConverter()
   kinds_[static_cast<int>(StepKind::decode)] = kind.attr("DECODE");
 }
 
-py::object PlanConverter::convert(StepPlan&& given) const {
-  auto* plan = new StepPlan(std::move(given));
+py::object PlanConverter::convert(std::unique_ptr<StepPlan> given) const {
+  StepPlan* const plan = given.release();
   const py::capsule owner = own(plan);
   const ArrayMaker array(owner, empty_);
   const PlanShape& shape = plan->shape;

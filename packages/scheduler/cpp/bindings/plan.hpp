@@ -2,6 +2,8 @@
 
 #include <pybind11/pybind11.h>
 
+#include <memory>
+
 #include "arrays.hpp"
 #include "frozen_value.hpp"
 #include "thalweg/scheduler/step_plan.hpp"
@@ -13,7 +15,7 @@ class PlanConverter {
  public:
   PlanConverter();
 
-  pybind11::object convert(StepPlan&& plan) const;
+  pybind11::object convert(std::unique_ptr<StepPlan> plan) const;
 
  private:
   pybind11::object stats(const StepStats& stats) const;

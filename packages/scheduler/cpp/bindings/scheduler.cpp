@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <memory>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -73,10 +74,10 @@ py::object begin_step(Scheduler& scheduler, bool anyone_running, bool anyone_hal
 py::object finish_step(Scheduler& scheduler, int kind) {
   if (kind != 0 && kind != 1)
     throw std::invalid_argument("kind is " + std::to_string(kind) + "; it must be a StepKind");
-  StepPlan plan;
+  std::unique_ptr<StepPlan> plan;
   {
     const py::gil_scoped_release release;
-    plan = scheduler.finish_step(static_cast<StepKind>(kind));
+    plan.reset(new StepPlan(scheduler.finish_step(static_cast<StepKind>(kind))));
   }
   return Interfaces::get().plans.convert(std::move(plan));
 }
