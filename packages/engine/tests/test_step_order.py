@@ -154,6 +154,18 @@ def test_a_callback_may_abort_a_request_whose_prefill_is_being_launched(tokenize
     assert finals["decodes"].outputs[0].text == LETTERS[:12]
 
 
+@pytest.mark.parametrize("call", ["step", "flush"])
+def test_a_callback_that_steps_the_engine_is_refused_and_harms_nothing(
+    bench: Bench, call: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench.engine.add_request("r", "z", params(max_tokens=12))
+    bench.engine.statistics.on_step(lambda record: getattr(bench.engine, call)())
+    finals = bench.drain()
+    assert finals["r"].outputs[0].text == LETTERS[:12]
+    (refusal,) = (record for record in caplog.records if record.exc_info)
+    assert "a step runs already" in str(refusal.exc_info)
+
+
 def test_memory_is_held_until_the_plan_that_lists_a_sequence_is_launched_and_released(bench: Bench) -> None:
     recorder = Recorder(bench)
     bench.engine.add_request("r", "z", params(max_tokens=4))

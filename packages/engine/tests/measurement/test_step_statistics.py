@@ -8,7 +8,7 @@ import pytest
 
 from thalweg.engine.statistics import Capacity, StepRecord, StepStatistics, StepTotals
 from thalweg.engine.statistics.line import render
-from thalweg.interfaces import StepKind
+from thalweg.interfaces import ConfigError, StepKind
 
 MakeRecord = Callable[..., StepRecord]
 CAPACITY = Capacity(max_num_seqs=4, num_blocks=11, num_state_slots=6)
@@ -285,6 +285,12 @@ def test_a_callback_that_raises_is_logged_once_and_stops_nothing(
     assert len(failures) == 1
     assert "broken" in failures[0].getMessage()
     assert "steps go on" in failures[0].getMessage()
+
+
+@pytest.mark.parametrize("register", ["on_step", "on_finish"])
+def test_what_cannot_be_called_is_refused_at_once(register: str) -> None:
+    with pytest.raises(ConfigError, match="callback is None"):
+        getattr(StepStatistics(CAPACITY), register)(None)
 
 
 def test_a_record_that_makes_no_sense_stops_nothing(make_record: MakeRecord, caplog: pytest.LogCaptureFixture) -> None:

@@ -80,6 +80,7 @@ class LLMEngine:
         self._ready: list[RequestOutput] = []
         self._failure: str | None = None
         self._is_closed = False
+        self._is_stepping = False
         self.instruments = Instruments() if instruments is None else instruments
 
     @property
@@ -134,7 +135,8 @@ class LLMEngine:
         """Run one step and return the requests that changed, each with everything it has so far.
 
         With a communicator every call agrees once with the other ranks, so all of them call it equally often. If the
-        step fails, every unfinished request ends with the reason and the engine takes no more.
+        step fails, every unfinished request ends with the reason and the engine takes no more. Raises RuntimeError when
+        a callback of a running step calls it.
         """
         if self._is_closed:
             raise EngineFailedError("the engine is closed")
@@ -266,6 +268,9 @@ class LLMEngine:
         """Do a part of the loop; if it fails, every request ends with the reason."""
         if self._is_closed or self._failure is not None:
             return
+        if self._is_stepping:
+            raise RuntimeError("a step runs already: callbacks may add and abort requests, but not step or flush")
+        self._is_stepping = True
         try:
             work()
         except Exception as error:
@@ -274,6 +279,8 @@ class LLMEngine:
         except BaseException as error:
             self._fail(f"interrupted by {type(error).__name__}")
             raise
+        finally:
+            self._is_stepping = False
 
     def _fail(self, reason: str) -> None:
         self._failure = reason

@@ -13,7 +13,7 @@ from thalweg.engine.statistics.reporter import LineReporter
 from thalweg.engine.statistics.totals import StepTotals
 from thalweg.engine.statistics.window import StepWindow
 from thalweg.engine.statistics_config import LOGGING_INTERVAL_STEPS
-from thalweg.interfaces import RequestOutput
+from thalweg.interfaces import ConfigError, RequestOutput, shown
 
 _LOG = logging.getLogger("thalweg.engine.statistics")
 
@@ -28,6 +28,8 @@ class _Guarded(Generic[T]):
     """A callback whose exceptions stay here: logged the first time, then ignored."""
 
     def __init__(self, callback: Callable[[T], object]) -> None:
+        if not callable(callback):
+            raise ConfigError(f"the callback is {shown(callback)}; it must be callable")
         self._callback = callback
         self._has_failed = False
 
@@ -70,11 +72,14 @@ class StepStatistics:
         self._on_finish: list[_Guarded[Sequence[RequestOutput]]] = []
 
     def on_step(self, callback: StepCallback) -> None:
-        """Call this after every step. If it raises, that is logged the first time and changes nothing."""
+        """Call this after every step. If it raises, that is logged the first time and changes nothing.
+
+        Raises ConfigError for what cannot be called.
+        """
         self._on_step.append(_Guarded(callback))
 
     def on_finish(self, callback: FinishCallback) -> None:
-        """Call this with final outputs, soon after their requests ended."""
+        """Call this with final outputs, soon after their requests ended; otherwise as `on_step`."""
         self._on_finish.append(_Guarded(callback))
 
     def record(self, record: StepRecord) -> None:
