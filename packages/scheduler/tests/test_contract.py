@@ -400,3 +400,34 @@ def test_debug_state_is_made_of_plain_values(core: Core) -> None:
             }
         },
     }
+
+
+@pytest.mark.parametrize(
+    ("call", "arguments"),
+    [
+        ("release", (0.0,)),
+        ("hold", (np.float32(0),)),
+        ("release_one", (0.0,)),
+        ("set_schedulable", (np.float32(0),)),
+        ("memory_of", (0.0,)),
+        ("fork", (np.float32(0),)),
+        ("record_step_time", (np.float32(3), 64, 4.0, 1.0)),
+        ("record_step_time", (3, 64.5, 4.0, 1.0)),
+    ],
+)
+def test_an_id_or_a_count_that_is_no_integer_is_refused(core: Core, call: str, arguments: tuple[Any, ...]) -> None:
+    scheduler = core.scheduler()
+    assert add(scheduler, np.array([3, 4, 5], np.int32)) == 0
+    plan_step(scheduler)
+    with pytest.raises(TypeError):
+        getattr(scheduler, call)(*arguments)
+
+
+def test_the_result_of_half_a_step_is_refused(core: Core) -> None:
+    scheduler = core.scheduler()
+    add(scheduler, np.array([3, 4, 5], np.int32))
+    plan = plan_step(scheduler)
+    good = sample(plan, {0: Script()}, 0)
+    with pytest.raises(TypeError):
+        scheduler.process(dataclasses.replace(good, step=float(plan.step)))
+    scheduler.process(good)

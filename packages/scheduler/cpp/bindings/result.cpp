@@ -29,7 +29,11 @@ ResultReader::ResultReader()
       confidences_(interned("confidences")),
       row_status_(interned("row_status")) {}
 
-std::int64_t ResultReader::step_of(py::handle result) const { return attribute(result, step_).cast<std::int64_t>(); }
+std::int64_t ResultReader::step_of(py::handle result) const {
+  const auto step = py::reinterpret_steal<py::object>(PyNumber_Index(attribute(result, step_).ptr()));
+  if (!step) throw py::error_already_set();
+  return step.cast<std::int64_t>();
+}
 
 ReadResult ResultReader::read(py::handle object, std::size_t rows, std::size_t width) const {
   const std::size_t column[] = {rows};

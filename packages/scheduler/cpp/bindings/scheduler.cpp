@@ -145,6 +145,9 @@ EngineType engine_type(const std::string& name) {
   throw ConfigError("engine_type is " + name + "; it must be one of normal, prompt, completion");
 }
 
+// An argument that takes integers only: converting would cut the fraction off a numpy number.
+py::arg integer(const char* name) { return py::arg(name).noconvert(); }
+
 }  // namespace
 
 void bind_scheduler(py::module_& module) {
@@ -187,29 +190,29 @@ void bind_scheduler(py::module_& module) {
            py::arg("lookahead_tokens"), py::arg("prefill_interval_all"), py::arg("prefill_interval_any"),
            py::arg("prefill_interval_continue"), py::arg("is_reference_policy"), py::arg("plans_ahead"),
            py::arg("engine_type"), py::arg("flops"))
-      .def("add", &add, py::arg("token_ids"), py::kw_only(), py::arg("max_tokens"), py::arg("eos_token_id"),
+      .def("add", &add, py::arg("token_ids"), py::kw_only(), integer("max_tokens"), integer("eos_token_id"),
            py::arg("ignore_eos") = false, py::arg("checkpoints") = py::tuple(), py::arg("is_schedulable") = true,
            py::arg("is_structured") = false)
-      .def("add_loaded", &add_loaded, py::arg("token_ids"), py::arg("num_computed_tokens"), py::kw_only(),
-           py::arg("max_tokens"), py::arg("eos_token_id"), py::arg("ignore_eos") = false,
+      .def("add_loaded", &add_loaded, py::arg("token_ids"), integer("num_computed_tokens"), py::kw_only(),
+           integer("max_tokens"), integer("eos_token_id"), py::arg("ignore_eos") = false,
            py::arg("prompt_length") = py::none(), py::arg("checkpoints") = py::tuple(),
            py::arg("is_structured") = false)
-      .def("fork", &Scheduler::fork, py::arg("sequence_id"), py::kw_only(), py::arg("last_token_id") = py::none())
-      .def("memory_of", &memory_of, py::arg("sequence_id"))
+      .def("fork", &Scheduler::fork, integer("sequence_id"), py::kw_only(), py::arg("last_token_id") = py::none())
+      .def("memory_of", &memory_of, integer("sequence_id"))
       .def(
           "abort", [](Scheduler& scheduler, const std::vector<std::int64_t>& ids) { return scheduler.abort(ids); },
           py::arg("sequence_ids"))
-      .def("set_schedulable", &Scheduler::set_schedulable, py::arg("sequence_id"))
+      .def("set_schedulable", &Scheduler::set_schedulable, integer("sequence_id"))
       .def("begin_step", &begin_step, py::arg("anyone_running"), py::arg("anyone_half_prefilled") = false)
       .def("try_prefill", &Scheduler::try_prefill, py::call_guard<py::gil_scoped_release>())
-      .def("finish_step", &finish_step, py::arg("kind"))
-      .def("correct", &correct, py::arg("step"), py::arg("query_lengths") = py::none())
+      .def("finish_step", &finish_step, integer("kind"))
+      .def("correct", &correct, integer("step"), py::arg("query_lengths") = py::none())
       .def("process", &process, py::arg("result"))
-      .def("release", &Scheduler::release, py::arg("step"), py::call_guard<py::gil_scoped_release>())
-      .def("hold", &Scheduler::hold, py::arg("sequence_id"))
-      .def("release_one", &Scheduler::release_one, py::arg("sequence_id"))
+      .def("release", &Scheduler::release, integer("step"), py::call_guard<py::gil_scoped_release>())
+      .def("hold", &Scheduler::hold, integer("sequence_id"))
+      .def("release_one", &Scheduler::release_one, integer("sequence_id"))
       .def("set_step_time_curve", &set_step_time_curve, py::arg("points"))
-      .def("record_step_time", &Scheduler::record_step_time, py::arg("num_rows"), py::arg("graph_size"),
+      .def("record_step_time", &Scheduler::record_step_time, integer("num_rows"), integer("graph_size"),
            py::arg("forward_ms"), py::arg("sampler_ms"))
       .def_property_readonly("blocks", &Scheduler::blocks, py::return_value_policy::reference_internal)
       .def_property_readonly("state_slots", &Scheduler::state_slots, py::return_value_policy::reference_internal)

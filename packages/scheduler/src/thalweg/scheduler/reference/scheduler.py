@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as SequenceOf
+from operator import index
 from typing import Any
 
 import numpy as np
@@ -172,7 +173,7 @@ class Scheduler:
 
     def set_schedulable(self, sequence_id: int) -> None:
         """Does nothing for a sequence that is gone: it may have been aborted while its data was under way."""
-        sequence = self._state.sequences.get(sequence_id)
+        sequence = self._state.sequences.get(index(sequence_id))
         if sequence is not None:
             sequence.is_schedulable = True
 
@@ -200,14 +201,14 @@ class Scheduler:
         return plan
 
     def correct(self, step: int, query_lengths: NDArray[np.int32] | None = None) -> StepCorrection:
-        planned = self._order.correctable(step)
+        planned = self._order.correctable(index(step))
         draft_length = self._state.sizes.draft_length
         if query_lengths is not None:
             check_query_lengths(query_lengths, planned, draft_length)
         return correct_step(planned, query_lengths, draft_length)
 
     def process(self, result: StepResult) -> StepOutcome:
-        planned = self._order.due(result.step)
+        planned = self._order.due(index(result.step))
         check_result(result, planned, self._state.sizes.draft_length)
         outcome = process_step(self._state, planned, result)
         self._state.in_flight.popleft()
@@ -218,7 +219,7 @@ class Scheduler:
 
     def release(self, step: int) -> None:
         """Does nothing the second time. Raises ValueError for a step that was not planned yet."""
-        if not 0 <= step < self._order.next_step:
+        if not 0 <= index(step) < self._order.next_step:
             raise ValueError(f"cannot release step {step}; {self._order.next_step} steps were planned")
         for sequence in self._unreleased.pop(step, []):
             self._state.free(sequence)
@@ -234,7 +235,7 @@ class Scheduler:
 
         In a prefill-only engine a completed prompt leaves with this, and its memory goes now.
         """
-        sequence = self._state.sequences.get(sequence_id)
+        sequence = self._state.sequences.get(index(sequence_id))
         if sequence is not None:
             end_hold(self._state, sequence)
 
@@ -243,7 +244,7 @@ class Scheduler:
         return np.array(sequence.blocks, np.int32), sequence.state_slot
 
     def _known(self, purpose: str, sequence_id: int) -> Sequence:
-        sequence = self._state.sequences.get(sequence_id)
+        sequence = self._state.sequences.get(index(sequence_id))
         if sequence is None:
             raise RequestError(f"cannot {purpose} sequence {sequence_id}: it is unknown or its memory was released")
         return sequence
