@@ -118,8 +118,8 @@ Satisfies thalweg.interfaces.VerifyBudget; `thalweg.dspark.ThroughputBudget` is 
             budget.set_step_time_curve(step_times(points));
           },
           py::arg("points"), "Take a measured curve; what was learned against an earlier one is forgotten.")
-      .def("record_step_time", &VerifyBudget::record_step_time, py::arg("num_rows").noconvert(), py::arg("graph_size").noconvert(),
-           py::arg("forward_ms"), py::arg("sampler_ms"), "Learn from a decode step.")
+      .def("record_step_time", &VerifyBudget::record_step_time, py::arg("num_rows").noconvert(),
+           py::arg("graph_size").noconvert(), py::arg("forward_ms"), py::arg("sampler_ms"), "Learn from a decode step.")
       .def("verify_lengths", &verify_lengths, py::arg("budget_survival"), py::arg("split_survival"),
            "Query length of each sequence: 1 + drafts to verify.")
       .def_property_readonly("slope_ms", &VerifyBudget::slope_ms)
