@@ -36,13 +36,13 @@ void refresh(Row& row) noexcept {
 
 void write_drafts(const CoreState& state, const Row& row, std::span<std::int32_t> out) {
   if (row.sequence->num_drafts == 0) std::fill(out.begin(), out.end(), -1);
-  else copy_few(state.drafts.tokens(row.write_slot).data(), out.size(), out.data());
+  else copy_few(state.drafts.at(row.write_slot).tokens().data(), out.size(), out.data());
 }
 
 }  // namespace
 
 StepCorrection::StepCorrection(std::size_t rows, std::size_t draft_length)
-    : storage(rows * ((6 + draft_length) * sizeof(std::int32_t) + sizeof(bool))) {
+    : storage(rows * ((6 + draft_length) * sizeof(std::int32_t) + sizeof(bool)), 8) {
   for (auto* column : {&query_lengths, &context_lengths, &committed_lengths, &anchor_token_ids, &draft_read_slots,
                        &draft_write_slots})
     *column = storage.take<std::int32_t>(rows);

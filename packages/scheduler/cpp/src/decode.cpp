@@ -56,9 +56,7 @@ void preempt(CoreState& state, Step& step, Sequence& victim) {
 void DecodePlanner::plan(CoreState& state, Step& step, const Step* in_flight) {
   collect(state, step, in_flight == nullptr ? 0 : in_flight->rows.size());
   if (!state.prompted.empty()) admit_prompted(state);
-  sorter_.sort(candidates_, [](const Candidate& candidate) { return candidate.num_outputs; });
-  serve(state, step);
-  sorter_.sort(taken_, [](const Candidate& candidate) { return candidate.length; });
+  if (!fit_everybody(state)) serve(state, step);
   write_rows(state, step);
   if (state.verify_budget.has_curve()) verify_planner_.plan(state, step);
   check_draft_slots(state);
@@ -67,6 +65,7 @@ void DecodePlanner::plan(CoreState& state, Step& step, const Step* in_flight) {
 // Visit everybody once; finished sequences leave. `running` begins with the rows of the step in flight, in their order.
 void DecodePlanner::collect(CoreState& state, Step& step, std::size_t num_in_flight) {
   candidates_.clear();
+  changing_.clear();
   const std::vector<Sequence*>& running = state.running;
   for (std::size_t i = 0; i < running.size(); ++i) {
     if (i + record_distance < running.size()) prefetch_record(running[i + record_distance]);
@@ -84,11 +83,15 @@ void DecodePlanner::collect(CoreState& state, Step& step, std::size_t num_in_fli
 
 void DecodePlanner::add(const CoreState& state, Sequence& sequence, std::int32_t previous_row) {
   const std::int32_t length = sequence.length();
+  const std::int32_t reserved = length + state.tokens_in_flight(sequence) + sequence.num_drafts;
+  const auto num_blocks = static_cast<std::int32_t>(sequence.blocks.size());
+  if (missing_blocks(state, reserved, num_blocks) != 0)
+    changing_.push_back(static_cast<std::uint32_t>(candidates_.size()));
   candidates_.push_back({.sequence = &sequence,
-                         .num_outputs = length - sequence.prompt_length,
+                         .prompt_length = sequence.prompt_length,
                          .length = length,
-                         .reserved = length + state.tokens_in_flight(sequence) + sequence.num_drafts,
-                         .num_blocks = static_cast<std::int32_t>(sequence.blocks.size()),
+                         .reserved = reserved,
+                         .num_blocks = num_blocks,
                          .query_length = 1 + sequence.num_drafts,
                          .previous_row = previous_row});
 }
@@ -106,14 +109,39 @@ void DecodePlanner::admit_prompted(CoreState& state) {
   }
 }
 
+// Visits only the sequences whose block tables change, in the order of `serve`: shortest output first.
+bool DecodePlanner::fit_everybody(CoreState& state) {
+  if (state.options.is_reference()) return false;
+  std::sort(changing_.begin(), changing_.end(), [&](std::uint32_t a, std::uint32_t b) {
+    const std::int32_t left = candidates_[a].num_outputs();
+    const std::int32_t right = candidates_[b].num_outputs();
+    return left < right || (left == right && a > b);
+  });
+  return std::all_of(changing_.begin(), changing_.end(),
+                     [&](std::uint32_t index) { return fit(state, candidates_[index]); });
+}
+
+bool DecodePlanner::fit(CoreState& state, Candidate& candidate) const {
+  const std::int64_t missing = missing_blocks(state, candidate.reserved, candidate.num_blocks);
+  if (missing > 1 || candidate.num_blocks + missing >= state.blocks.capacity()) return false;
+  if (missing > 0 && !state.extend_blocks(*candidate.sequence, missing)) return false;
+  if (missing < 0) release_surplus(state, *candidate.sequence, -missing);
+  candidate.num_blocks += static_cast<std::int32_t>(missing);
+  return true;
+}
+
 // Shortest output first, so that the longest ones are the victims when blocks run out.
 void DecodePlanner::serve(CoreState& state, Step& step) {
+  sorter_.sort(candidates_, [](const Candidate& candidate) { return candidate.num_outputs(); });
   taken_.clear();
   first_ = 0;
   for (std::size_t last = candidates_.size(); first_ < last; --last) {
     Candidate& candidate = candidates_[last - 1];
     if (find_room(state, step, candidate, last)) taken_.push_back(candidate);
   }
+  // Back into the order in which nobody would have been preempted: `write_rows` expects the later of equals first.
+  std::reverse(taken_.begin(), taken_.end());
+  candidates_.swap(taken_);
 }
 
 // Make the candidate's block table fit, at the cost of the candidates before it if need be; false when it is out.
@@ -145,11 +173,15 @@ bool DecodePlanner::find_room(CoreState& state, Step& step, Candidate& candidate
   return true;
 }
 
-void DecodePlanner::write_rows(CoreState& state, Step& step) const {
-  state.running.resize(taken_.size());
-  step.rows.resize(taken_.size());
-  for (std::size_t i = 0; i < taken_.size(); ++i) {
-    const Candidate& candidate = taken_[i];
+// Longest first, of equals the shorter output, of those who are still equal the later one.
+void DecodePlanner::write_rows(CoreState& state, Step& step) {
+  const auto order = order_.sort(
+      candidates_.size(), [&](std::size_t i) { return candidates_[i].length; },
+      [&](std::size_t i) { return candidates_[i].prompt_length; });
+  state.running.resize(order.size());
+  step.rows.resize(order.size());
+  for (std::size_t i = 0; i < order.size(); ++i) {
+    const Candidate& candidate = candidates_[order[i]];
     state.running[i] = candidate.sequence;
     step.rows[i] = {candidate.sequence, candidate.query_length, candidate.previous_row};
     step.num_batched_tokens += candidate.query_length;

@@ -1,6 +1,7 @@
 #include "thalweg/scheduler/plan_builder.hpp"
 
 #include <algorithm>
+#include <limits>
 #include <string>
 
 #include "thalweg/scheduler/copy_few.hpp"
@@ -79,6 +80,7 @@ class PlanBuilder {
       write_row(i, step_.rows[i]);
     }
     plan_.block_offsets.back() = block_offset_;
+    count_rows();
     count(state_, step_, plan_);
     return std::move(plan_);
   }
@@ -103,13 +105,14 @@ class PlanBuilder {
     plan_.draft_write_slots[i] = row.write_slot;
     plan_.previous_rows[i] = row.previous_row;
     plan_.block_offsets[i] = block_offset_;
-    std::copy(sequence.blocks.begin(), sequence.blocks.end(), plan_.block_ids.data() + block_offset_);
+    copy_few(sequence.blocks.data(), sequence.blocks.size(), plan_.block_ids.data() + block_offset_);
     block_offset_ += static_cast<std::int32_t>(sequence.blocks.size());
     const std::size_t tail_length = plan_.shape.tail_length;
     copy_tail(sequence.tokens, is_prefill_ ? start : committed - 1,
               plan_.tail_token_ids.subspan(i * tail_length, tail_length));
     if (is_prefill_) write_chunk(i, sequence, query_length);
     else write_drafts(i, sequence);
+    count_row(sequence, query_length, context);
     sequence.has_draft_info = false;
     ++sequence.schedule_count;
   }
@@ -134,7 +137,22 @@ class PlanBuilder {
     const std::size_t width = plan_.shape.draft_width;
     std::int32_t* const out = plan_.draft_token_ids.data() + i * width;
     if (sequence.num_drafts == 0) std::fill_n(out, width, -1);
-    else copy_few(state_.drafts.tokens(sequence.draft_slot).data(), width, out);
+    else copy_few(state_.drafts.at(sequence.draft_slot).tokens().data(), width, out);
+  }
+
+  void count_row(const Sequence& sequence, std::int32_t query_length, std::int32_t context) {
+    sum_prompts_ += sequence.prompt_length;
+    sum_products_ += std::int64_t{query_length} * context;
+    longest_ = std::max(longest_, context);
+    shortest_ = std::min(shortest_, context);
+  }
+
+  void count_rows() {
+    StepStats& stats = plan_.stats;
+    stats.sum_query_times_context = sum_products_;
+    stats.max_context_length = longest_;
+    stats.min_context_length = std::min(shortest_, longest_);
+    if (!is_prefill_) stats.prompt_tokens_running = sum_prompts_;  // the rows of a decode step are whoever runs
   }
 
   CoreState& state_;
@@ -144,6 +162,10 @@ class PlanBuilder {
   StepPlan plan_;
   std::int32_t block_offset_ = 0;
   std::int32_t chunk_offset_ = 0;
+  std::int64_t sum_prompts_ = 0;
+  std::int64_t sum_products_ = 0;  // of query length and context
+  std::int32_t longest_ = 0;       // contexts
+  std::int32_t shortest_ = std::numeric_limits<std::int32_t>::max();
 };
 
 }  // namespace

@@ -1,9 +1,5 @@
 #include "thalweg/scheduler/plan_stats.hpp"
 
-#include <algorithm>
-#include <limits>
-#include <numeric>
-
 namespace thalweg::scheduler {
 namespace {
 
@@ -36,24 +32,6 @@ void count_finished(const Step& step, StepStats& stats) {
   }
 }
 
-// A loop over two plain arrays, which compilers turn into vector instructions.
-void count_contexts(const StepPlan& plan, StepStats& stats) {
-  if (plan.shape.rows == 0) return;
-  const std::int32_t* const query_lengths = plan.query_lengths.data();
-  const std::int32_t* const context_lengths = plan.context_lengths.data();
-  std::int64_t sum = 0;
-  std::int32_t largest = 0;
-  std::int32_t smallest = std::numeric_limits<std::int32_t>::max();
-  for (std::size_t i = 0; i < plan.shape.rows; ++i) {
-    sum += std::int64_t{query_lengths[i]} * context_lengths[i];
-    largest = std::max(largest, context_lengths[i]);
-    smallest = std::min(smallest, context_lengths[i]);
-  }
-  stats.sum_query_times_context = sum;
-  stats.max_context_length = largest;
-  stats.min_context_length = smallest;
-}
-
 void count_flops(const FlopsEstimator& estimator, const Step& step, const StepPlan& plan, StepStats& stats) {
   Flops sum;
   if (step.kind == StepKind::decode) {
@@ -75,13 +53,8 @@ void count(const CoreState& state, const Step& step, StepPlan& plan) {
   StepStats& stats = plan.stats;
   count_queues(state, stats);
   count_finished(step, stats);
-  count_contexts(plan, stats);
   if (state.flops.has_value()) count_flops(*state.flops, step, plan, stats);
-  // The rows of a decode step are whoever runs; adding up what was just written touches no record.
-  stats.prompt_tokens_running =
-      step.kind == StepKind::prefill
-          ? sum_prompts(state.running)
-          : std::accumulate(plan.prompt_lengths.begin(), plan.prompt_lengths.end(), std::int64_t{0});
+  if (step.kind == StepKind::prefill) stats.prompt_tokens_running = sum_prompts(state.running);
 }
 
 }  // namespace thalweg::scheduler

@@ -1,6 +1,7 @@
 #include "thalweg/scheduler/post_process.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <limits>
 #include <stdexcept>
 #include <string>
@@ -17,16 +18,27 @@ void require_size(const char* name, std::size_t size, std::size_t wanted) {
                                 std::to_string(wanted));
 }
 
+// Every value is a number from 0 to 1. Read as an integer, such a value lies between the bits of 0 and of 1; whatever
+// does not leaves a sign bit, and only then (-0 does too) are the values looked at one by one.
 bool are_confidences(std::span<const float> values) {
-  bool is_fine = true;
-  for (const float value : values) is_fine &= value >= 0.0F && value <= 1.0F;
-  return is_fine;
+  constexpr auto bits_of_one = std::bit_cast<std::uint32_t>(1.0F);
+  std::uint32_t signs = 0;
+  for (const float value : values) {
+    const auto bits = std::bit_cast<std::uint32_t>(value);
+    signs |= bits | (bits_of_one - bits);
+  }
+  if (signs >> 31 == 0) return true;
+  return std::all_of(values.begin(), values.end(), [](float value) { return value >= 0.0F && value <= 1.0F; });
 }
 
-// Number of leading entries before the first -1.
+// Number of leading entries before the first -1. Without a branch, because nobody can guess the answer.
 std::size_t count_accepted(std::span<const std::int32_t> drafts) {
   std::size_t count = 0;
-  while (count < drafts.size() && drafts[count] >= 0) ++count;
+  std::size_t is_accepted = 1;
+  for (const std::int32_t draft : drafts) {
+    is_accepted &= static_cast<std::size_t>(draft >= 0);
+    count += is_accepted;
+  }
   return count;
 }
 
@@ -47,7 +59,11 @@ class Processor {
   StepOutcome run() {
     outcome_.token_offsets[0] = 0;
     for (std::size_t i = 0; i < step_.rows.size(); ++i) {
-      if (i + record_distance < step_.rows.size()) prefetch_record(step_.rows[i + record_distance].sequence);
+      if (i + record_distance < step_.rows.size()) {
+        const Row& ahead = step_.rows[i + record_distance];
+        prefetch_record(ahead.sequence);
+        state_.drafts.prefetch(ahead.write_slot);
+      }
       Sequence& sequence = *step_.rows[i].sequence;
       process_row(i, sequence, step_.rows[i]);
       outcome_.token_offsets[i + 1] = static_cast<std::int32_t>(outcome_.token_ids.size());
@@ -125,7 +141,7 @@ class Processor {
     if (appended == 0) {
       set_verification(i, 0, 0, {});
     } else {
-      const auto confidences = state_.drafts.confidences(sequence.draft_slot);
+      const auto confidences = state_.drafts.at(sequence.draft_slot).confidences();
       set_verification(i, row.query_length, static_cast<std::int32_t>(num_accepted) + 1, confidences);
     }
     if (draft_length_ == 0) return;
@@ -138,24 +154,28 @@ class Processor {
   std::int32_t append(Sequence& sequence, std::span<const std::int32_t> drafts, std::size_t num_accepted,
                       std::int32_t sampled) {
     if (sequence.structured_status == -1) return fail_structured(sequence, sampled);
-    const std::int32_t room = sequence.length_cap - sequence.length();
-    const std::int32_t end_token = sequence.end_token;
+    // All of this is written, and then cut: the same work for any number of accepted drafts.
     std::int32_t* const out = outcome_.token_ids.data() + outcome_.token_ids.size();
-    std::int32_t count = 0;
-    while (count < room) {
-      const auto at = static_cast<std::size_t>(count);
-      const std::int32_t token = at < num_accepted ? drafts[at] : sampled;
-      out[count++] = token;
-      if (token == end_token) {
-        sequence.status = Status::finished_stopped;
-        break;
-      }
-      if (at == num_accepted) break;
-    }
+    const std::span<std::int32_t> group(out, drafts.size() + 1);
+    copy_few(drafts.data(), drafts.size(), out);
+    group.back() = sampled;
+    group[num_accepted] = sampled;
+    const std::int32_t room = sequence.length_cap - sequence.length();
+    const std::int32_t count = cut(sequence, group, std::min(static_cast<std::int32_t>(num_accepted) + 1, room));
     if (count == room && !sequence.is_finished()) sequence.status = Status::finished_length_capped;
     outcome_.token_ids = {outcome_.token_ids.data(), outcome_.token_ids.size() + static_cast<std::size_t>(count)};
-    sequence.tokens.append({out, static_cast<std::size_t>(count)});
+    sequence.tokens.append(group, count);
     return count;
+  }
+
+  // How many of the first `count` tokens stay: an end token ends the sequence, and is the last.
+  static std::int32_t cut(Sequence& sequence, std::span<const std::int32_t> group, std::int32_t count) {
+    if (std::find(group.begin(), group.end(), sequence.end_token) == group.end()) [[likely]] return count;
+    const auto kept = group.first(static_cast<std::size_t>(count));
+    const auto end = std::find(kept.begin(), kept.end(), sequence.end_token);
+    if (end == kept.end()) return count;
+    sequence.status = Status::finished_stopped;
+    return static_cast<std::int32_t>(end - kept.begin()) + 1;
   }
 
   // The traced system stores token 0 and reports the sampled one; the default rules append nothing.
@@ -174,8 +194,9 @@ class Processor {
     sequence.has_draft_info = true;
     sequence.num_drafts = static_cast<std::int32_t>(draft_length_);
     const std::size_t begin = i * draft_length_;
-    state_.drafts.set(sequence.draft_slot, result_.draft_token_ids.data() + begin,
-                      result_.confidences.empty() ? nullptr : result_.confidences.data() + begin);
+    state_.drafts.at(sequence.draft_slot)
+        .set(result_.draft_token_ids.data() + begin,
+             result_.confidences.empty() ? nullptr : result_.confidences.data() + begin);
   }
 
   void set_verification(std::size_t i, std::int32_t num_verified, std::int32_t num_accepted,

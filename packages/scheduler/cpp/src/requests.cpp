@@ -56,7 +56,7 @@ Sequence& make_sequence(CoreState& state, const NewRequest& request) {
   sequence.tokens.assign(request.token_ids, static_cast<std::size_t>(capacity));
   sequence.prompt_length = static_cast<std::int32_t>(prompt_length);
   sequence.length_cap = static_cast<std::int32_t>(cap);
-  sequence.end_token = request.end_token;
+  sequence.end_token = request.end_token < 0 ? no_token : request.end_token;
   sequence.checkpoints.assign(request.checkpoints.begin(), request.checkpoints.end());
   sequence.is_schedulable = request.is_schedulable;
   sequence.structured_status = request.is_structured ? 1 : 0;

@@ -9,7 +9,9 @@ StepPlan::StepPlan(const PlanShape& given) : shape(given) {
   const std::size_t num_copies = shape.num_state_copies + shape.num_block_copies;
   const std::size_t num_others =
       (rows + 1) + shape.num_blocks + shape.num_chunk_tokens + shape.num_next_tokens + 2 * num_copies;
-  storage = ArrayStorage(num_ids * sizeof(std::int64_t) + (rows * num_columns + num_others) * sizeof(std::int32_t));
+  constexpr std::size_t num_arrays = 21;
+  storage = ArrayStorage(num_ids * sizeof(std::int64_t) + (rows * num_columns + num_others) * sizeof(std::int32_t),
+                         num_arrays);
 
   sequence_ids = storage.take<std::int64_t>(rows);
   finished_ids = storage.take<std::int64_t>(shape.num_finished);

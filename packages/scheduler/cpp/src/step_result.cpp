@@ -2,9 +2,16 @@
 
 namespace thalweg::scheduler {
 
+namespace {
+
+constexpr std::size_t num_arrays = 11;
+
+}  // namespace
+
 StepOutcome::StepOutcome(const Shape& shape)
     : storage(shape.max_closed * (8 + 4 + 1) + shape.max_completed * 8 +
-              (shape.rows + 1 + shape.max_tokens + shape.rows * (3 + shape.draft_length)) * 4 + shape.rows) {
+                  (shape.rows + 1 + shape.max_tokens + shape.rows * (3 + shape.draft_length)) * 4 + shape.rows,
+              num_arrays) {
   const auto [rows, draft_length, max_tokens, max_closed, max_completed] = shape;
   closed_ids = storage.take<std::int64_t>(max_closed).first(0);
   completed_ids = storage.take<std::int64_t>(max_completed).first(0);

@@ -27,12 +27,13 @@ void VerifyPlanner::collect(const CoreState& state, const Step& step) {
   for (const Row& row : step.rows) {
     const Sequence& sequence = *row.sequence;
     const auto num_drafts = static_cast<std::size_t>(sequence.num_drafts);
+    const DraftRecord drafts = state.drafts.at(sequence.draft_slot);
     rounds_.push_back(rounds_for_step({.num_drafts = num_drafts,
                                        .has_draft_info = sequence.has_draft_info,
                                        .schedule_count = sequence.schedule_count,
                                        .process_count = sequence.process_count,
-                                       .latest = state.drafts.confidences(sequence.draft_slot),
-                                       .previous = state.drafts.previous_confidences(sequence.draft_slot)}));
+                                       .latest = drafts.confidences(),
+                                       .previous = drafts.previous_confidences()}));
     offsets_.push_back(offsets_.back() + sequence.num_drafts);
   }
 }

@@ -32,14 +32,39 @@ void drafts_of_any_length_are_kept_by_slot() {
       tokens[i] = static_cast<std::int32_t>(i);
       confidences[i] = static_cast<float>(i) / 32;
     }
-    table.set_padding(1, 999);
-    table.set(2, tokens.data(), confidences.data());
-    CHECK(table.tokens(1).front() == 999 && table.tokens(1).back() == 999 && table.confidences(1).empty());
-    CHECK(std::equal(tokens.begin(), tokens.end(), table.tokens(2).begin()));
-    CHECK(std::equal(confidences.begin(), confidences.end(), table.confidences(2).begin()));
-    table.set(2, tokens.data(), nullptr);
-    CHECK(table.confidences(2).empty());
+    table.at(1).set_padding(999);
+    table.at(2).set(tokens.data(), confidences.data());
+    CHECK(table.at(1).tokens().front() == 999 && table.at(1).tokens().back() == 999);
+    CHECK(table.at(1).confidences().empty() && table.at(1).previous_confidences().empty());
+    CHECK(std::equal(tokens.begin(), tokens.end(), table.at(2).tokens().begin()));
+    CHECK(std::equal(confidences.begin(), confidences.end(), table.at(2).confidences().begin()));
+    table.at(2).set(tokens.data(), nullptr);
+    CHECK(table.at(2).confidences().empty());
   }
+}
+
+void the_confidences_of_two_rounds_are_kept() {
+  DraftTable table(1, 2);
+  const DraftRecord record = table.at(1);
+  const std::vector<std::int32_t> tokens{7, 8};
+  const auto round = [&](float first) {
+    const std::vector<float> confidences{first, first / 2};
+    record.set(tokens.data(), confidences.data());
+  };
+  const auto starts_with = [](std::span<const float> confidences, float first) {
+    return confidences.size() == 2 && confidences[0] == first && confidences[1] == first / 2;
+  };
+  record.set_padding(9);
+  round(0.5f);
+  CHECK(starts_with(record.confidences(), 0.5f) && record.previous_confidences().empty());
+  round(0.25f);
+  CHECK(starts_with(record.confidences(), 0.25f) && starts_with(record.previous_confidences(), 0.5f));
+  record.set(tokens.data(), nullptr);
+  CHECK(record.confidences().empty() && starts_with(record.previous_confidences(), 0.25f));
+  round(1.0f);
+  CHECK(starts_with(record.confidences(), 1.0f) && record.previous_confidences().empty());
+  record.set_padding(9);
+  CHECK(record.confidences().empty() && record.previous_confidences().empty());
 }
 
 }  // namespace
@@ -47,4 +72,5 @@ void drafts_of_any_length_are_kept_by_slot() {
 int main() {
   the_slot_given_back_last_comes_first();
   drafts_of_any_length_are_kept_by_slot();
+  the_confidences_of_two_rounds_are_kept();
 }

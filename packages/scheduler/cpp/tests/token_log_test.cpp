@@ -7,7 +7,27 @@
 
 using thalweg::scheduler::TokenLog;
 
+void groups_of_which_only_some_tokens_count() {
+  for (std::size_t width = 1; width <= 12; ++width) {
+    std::vector<std::int32_t> plain(5, 3);
+    TokenLog log;
+    log.assign(plain, 100);
+    for (std::int32_t step = 0; step < 200; ++step) {
+      std::vector<std::int32_t> group(width);
+      std::iota(group.begin(), group.end(), 1000 * step);
+      const auto count = static_cast<std::int32_t>(static_cast<std::size_t>(step * 7 % 13) % (width + 1));
+      log.append(group, count);
+      plain.insert(plain.end(), group.begin(), group.begin() + count);
+      std::vector<std::int32_t> copy(plain.size());
+      log.copy(0, log.size(), copy.data());
+      CHECK(copy == plain);
+      for (std::int32_t at = 0; at < log.size(); ++at) CHECK(log[at] == plain[static_cast<std::size_t>(at)]);
+    }
+  }
+}
+
 int main() {
+  groups_of_which_only_some_tokens_count();
   // Prompts and groups of every length around the inner ring's size: the log equals a plain vector.
   for (std::size_t prompt_length = 1; prompt_length < 80; ++prompt_length) {
     for (std::size_t group = 1; group <= 40; group += 3) {

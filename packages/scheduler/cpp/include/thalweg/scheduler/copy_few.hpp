@@ -6,21 +6,29 @@
 
 namespace thalweg::scheduler {
 
-// Copy a handful of values: per row, calling memmove would cost more than the copy.
+// 16 bytes, whatever they are.
+template <class Value>
+inline void copy_piece(const Value* from, Value* to) noexcept {
+  std::array<Value, 16 / sizeof(Value)> piece;
+  std::memcpy(piece.data(), from, sizeof(piece));
+  std::memcpy(to, piece.data(), sizeof(piece));
+}
+
+// Copy what is mostly a handful of values: for those, calling memcpy would cost more than the copy.
 template <class Value>
 inline void copy_few(const Value* from, std::size_t count, Value* to) noexcept {
-  constexpr std::size_t half = 16 / sizeof(Value);
-  if (count < half || count > 2 * half) {
+  constexpr std::size_t width = 16 / sizeof(Value);
+  if (count < width) {
     for (std::size_t i = 0; i < count; ++i) to[i] = from[i];
     return;
   }
-  // Two pieces of fixed size that overlap in the middle.
-  std::array<Value, half> head;
-  std::array<Value, half> tail;
-  std::memcpy(head.data(), from, sizeof(head));
-  std::memcpy(tail.data(), from + count - half, sizeof(tail));
-  std::memcpy(to, head.data(), sizeof(head));
-  std::memcpy(to + count - half, tail.data(), sizeof(tail));
+  if (count > 2 * width) {
+    std::memcpy(to, from, count * sizeof(Value));
+    return;
+  }
+  // Pieces of fixed size; the last one overlaps the one before.
+  for (std::size_t i = 0; i + width < count; i += width) copy_piece(from + i, to + i);
+  copy_piece(from + count - width, to + count - width);
 }
 
 }  // namespace thalweg::scheduler

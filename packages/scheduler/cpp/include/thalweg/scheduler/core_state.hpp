@@ -65,7 +65,7 @@ struct CoreState {
   void attach_padding(Sequence& sequence) noexcept {
     if (options.draft_length == 0) return;
     sequence.num_drafts = options.draft_length;
-    drafts.set_padding(sequence.draft_slot, options.vocab_size - 1);
+    drafts.at(sequence.draft_slot).set_padding(options.vocab_size - 1);
   }
 
   void take_draft_slot(Sequence& sequence) {

@@ -1,74 +1,98 @@
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
-#include <vector>
 
 #include "thalweg/scheduler/copy_few.hpp"
+#include "thalweg/scheduler/prefetch.hpp"
 
 namespace thalweg::scheduler {
 
-// The drafts attached to each running sequence and the raw confidences of its last two rounds, by draft slot: close
-// together in memory.
+// What the drafter said about one running sequence: the drafts attached to it, and the raw confidences of its last two
+// rounds. A view into the table.
+class DraftRecord {
+ public:
+  DraftRecord(std::byte* at, std::size_t length) noexcept : at_(at), length_(length) {}
+
+  std::span<const std::int32_t> tokens() const noexcept { return {token_data(), length_}; }
+
+  // Of the attached drafts; empty when unknown.
+  std::span<const float> confidences() const noexcept { return round(state()->latest); }
+
+  // Of the drafts that were attached before those; empty when unknown.
+  std::span<const float> previous_confidences() const noexcept { return round(1u - state()->latest); }
+
+  // A new round. tokens: as many as there are drafts. confidences: as many, or nullptr for unknown.
+  void set(const std::int32_t* tokens, const float* confidences) const noexcept {
+    const Rounds before = *state();
+    const std::uint32_t latest = 1u - before.latest;
+    const std::uint32_t is_known = confidences != nullptr;
+    const std::uint32_t known = (before.known & (1u << before.latest)) | is_known << latest;
+    *state() = {.latest = static_cast<std::uint16_t>(latest), .known = static_cast<std::uint16_t>(known)};
+    copy_few(tokens, length_, token_data());
+    if (confidences != nullptr) copy_few(confidences, length_, confidence_data(latest));
+  }
+
+  // Before the drafter ran once, padding stands in for drafts so that all rows are equally wide.
+  void set_padding(std::int32_t token) const noexcept {
+    std::fill_n(token_data(), length_, token);
+    *state() = {};
+  }
+
+  static std::size_t size(std::size_t length) noexcept {
+    return sizeof(Rounds) + length * (sizeof(std::int32_t) + 2 * sizeof(float));
+  }
+
+ private:
+  // At the start of a record, before the tokens and two rows of confidences that take turns.
+  struct Rounds {
+    std::uint16_t latest = 0;
+    std::uint16_t known = 0;  // a bit per row
+  };
+
+  Rounds* state() const noexcept { return reinterpret_cast<Rounds*>(at_); }
+  std::int32_t* token_data() const noexcept { return reinterpret_cast<std::int32_t*>(at_ + sizeof(Rounds)); }
+  float* confidence_data(std::uint32_t index) const noexcept {
+    return reinterpret_cast<float*>(at_ + sizeof(Rounds) + (1 + index) * length_ * sizeof(std::int32_t));
+  }
+  std::span<const float> round(std::uint32_t index) const noexcept {
+    return {confidence_data(index), (state()->known >> index & 1) != 0 ? length_ : 0};
+  }
+
+  std::byte* at_;
+  std::size_t length_;
+};
+
+// The records of all draft slots, each in memory lines of its own: one line, with up to five drafts.
 class DraftTable {
  public:
   DraftTable(std::int32_t num_slots, std::int32_t draft_length)
       : length_(static_cast<std::size_t>(draft_length)),
-        tokens_((static_cast<std::size_t>(num_slots) + 1) * length_),
-        confidences_(2 * tokens_.size()),
-        rounds_(static_cast<std::size_t>(num_slots) + 1) {}
+        lines_per_slot_((DraftRecord::size(length_) + sizeof(Line) - 1) / sizeof(Line)),
+        lines_(std::make_unique<Line[]>((static_cast<std::size_t>(num_slots) + 1) * lines_per_slot_)) {}
 
   std::size_t length() const noexcept { return length_; }
 
-  std::span<const std::int32_t> tokens(std::int32_t slot) const noexcept {
-    return {tokens_.data() + at(slot), length_};
-  }
+  DraftRecord at(std::int32_t slot) const noexcept { return {address(slot), length_}; }
 
-  // Of the attached drafts; empty when unknown.
-  std::span<const float> confidences(std::int32_t slot) const noexcept {
-    return confidences_of(slot, rounds_[static_cast<std::size_t>(slot)].latest);
-  }
-
-  // Of the drafts that were attached before those; empty when unknown.
-  std::span<const float> previous_confidences(std::int32_t slot) const noexcept {
-    return confidences_of(slot, 1 - rounds_[static_cast<std::size_t>(slot)].latest);
-  }
-
-  // A new round. tokens: draft_length of them. confidences: as many, or nullptr for unknown.
-  void set(std::int32_t slot, const std::int32_t* tokens, const float* confidences) noexcept {
-    Rounds& rounds = rounds_[static_cast<std::size_t>(slot)];
-    rounds.latest ^= 1;
-    rounds.is_known[rounds.latest] = confidences != nullptr;
-    copy_few(tokens, length_, tokens_.data() + at(slot));
-    if (confidences == nullptr) return;
-    copy_few(confidences, length_, confidences_.data() + 2 * at(slot) + rounds.latest * length_);
-  }
-
-  // Before the drafter ran once, padding stands in for drafts so that all rows are equally wide.
-  void set_padding(std::int32_t slot, std::int32_t token) noexcept {
-    std::fill_n(tokens_.data() + at(slot), length_, token);
-    rounds_[static_cast<std::size_t>(slot)] = {};
-  }
+  void prefetch(std::int32_t slot) const noexcept { scheduler::prefetch(address(slot)); }
 
  private:
-  // Two rows of confidences per slot take turns.
-  struct Rounds {
-    std::uint8_t latest = 0;
-    bool is_known[2] = {false, false};
-  };
-
-  std::size_t at(std::int32_t slot) const noexcept { return static_cast<std::size_t>(slot) * length_; }
-
-  std::span<const float> confidences_of(std::int32_t slot, int round) const noexcept {
-    const bool is_known = rounds_[static_cast<std::size_t>(slot)].is_known[round];
-    return {confidences_.data() + 2 * at(slot) + static_cast<std::size_t>(round) * length_, is_known ? length_ : 0};
+  std::byte* address(std::int32_t slot) const noexcept {
+    auto* const records = reinterpret_cast<std::byte*>(lines_.get());
+    return records + static_cast<std::size_t>(slot) * lines_per_slot_ * sizeof(Line);
   }
 
+  struct alignas(64) Line {
+    std::byte bytes[64];
+  };
+
   std::size_t length_;
-  std::vector<std::int32_t> tokens_;
-  std::vector<float> confidences_;
-  std::vector<Rounds> rounds_;
+  std::size_t lines_per_slot_;
+  std::unique_ptr<Line[]> lines_;
 };
 
 }  // namespace thalweg::scheduler

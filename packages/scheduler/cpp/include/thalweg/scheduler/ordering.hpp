@@ -5,6 +5,7 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 #include <vector>
 
 namespace thalweg::scheduler {
@@ -13,16 +14,18 @@ namespace thalweg::scheduler {
 template <class Item>
 class DescendingSorter {
  public:
-  // key: Item -> std::int32_t.
+  // key: Item -> an integer.
   template <class Key>
   void sort(std::vector<Item>& items, Key key) {
     if (items.size() < 2) return;
-    std::int32_t smallest = key(items[0]);
-    std::int32_t largest = smallest;
-    std::int32_t previous = smallest;
+    using Value = std::invoke_result_t<Key, const Item&>;
+    using Rank = std::make_unsigned_t<Value>;
+    Value smallest = key(items[0]);
+    Value largest = smallest;
+    Value previous = smallest;
     bool is_in_order = true;
     for (const Item& item : items) {
-      const std::int32_t value = key(item);
+      const Value value = key(item);
       is_in_order &= value <= previous;
       previous = value;
       smallest = std::min(smallest, value);
@@ -34,10 +37,11 @@ class DescendingSorter {
       return;
     }
     // Ascending rank is descending key.
-    const auto rank = [&](const Item& item) {
-      return static_cast<std::uint32_t>(largest) - static_cast<std::uint32_t>(key(item));
+    const auto rank_of = [&](Value value) {
+      return static_cast<Rank>(static_cast<Rank>(largest) - static_cast<Rank>(value));
     };
-    const int num_bits = std::bit_width(static_cast<std::uint32_t>(largest) - static_cast<std::uint32_t>(smallest));
+    const auto rank = [&](const Item& item) { return rank_of(key(item)); };
+    const int num_bits = std::bit_width(rank_of(smallest));
     const int widest = items.size() < 512 ? 8 : max_digit_bits;
     const int num_passes = (num_bits + widest - 1) / widest;
     const int digit_bits = (num_bits + num_passes - 1) / num_passes;
@@ -79,5 +83,21 @@ class DescendingSorter {
   std::vector<Item> scratch_;
   std::array<std::uint32_t, std::size_t{1} << max_digit_bits> starts_;
 };
+
+// Descending sort of items that are nearly in order, by moving those that are not. False, with the items in some other
+// order, when they are not that nearly in order.
+template <class Item>
+bool sort_nearly_sorted(std::vector<Item>& items) {
+  std::size_t moves_left = 8 * items.size();
+  for (std::size_t i = 1; i < items.size(); ++i) {
+    const Item item = items[i];
+    std::size_t at = i;
+    for (; at > 0 && items[at - 1] < item; --at) items[at] = items[at - 1];
+    items[at] = item;
+    if (i - at > moves_left) return false;
+    moves_left -= i - at;
+  }
+  return true;
+}
 
 }  // namespace thalweg::scheduler

@@ -5,7 +5,8 @@
 
 namespace thalweg::scheduler {
 
-// Fill the statistics of a plan whose rows are written. The cost does not depend on how many sequences wait.
+// Fill the statistics of a plan whose rows are written, except those about their contexts and about the prompts of the
+// rows of a decode step. The cost does not depend on how many sequences wait.
 void count(const CoreState& state, const Step& step, StepPlan& plan);
 
 }  // namespace thalweg::scheduler

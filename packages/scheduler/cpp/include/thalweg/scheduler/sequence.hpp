@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <memory_resource>
 #include <vector>
 
@@ -23,6 +24,9 @@ enum class Status : std::int8_t {
 
 constexpr bool is_final(Status status) noexcept { return status >= Status::finished_stopped; }
 
+// Equal to no token id, and not to the -1 that stands for a missing one.
+constexpr std::int32_t no_token = std::numeric_limits<std::int32_t>::min();
+
 // What the scheduler keeps of one request. What every decode step touches comes first.
 struct alignas(64) Sequence {
   std::pmr::vector<std::int32_t> blocks;  // block table, in order of position
@@ -36,7 +40,7 @@ struct alignas(64) Sequence {
   bool has_draft_info = false;        // the draft slot was written and not read since
   bool is_schedulable = true;
   std::int32_t length_cap = 0;       // the sequence ends when it has this many tokens
-  std::int32_t end_token = -1;       // ends the sequence when sampled; -1 = none
+  std::int32_t end_token = no_token;  // ends the sequence when sampled
   std::int64_t id = -1;
   std::uint32_t schedule_count = 0;  // steps planned with this sequence since it last (re)started
   std::uint32_t process_count = 0;   // of those, processed
