@@ -22,7 +22,7 @@ Sequence& make_child(CoreState& state, const Sequence& parent, std::optional<std
   parent.tokens.copy(0, parent.length(), tokens.data());
   if (last_token_id.has_value()) tokens.back() = static_cast<std::int32_t>(*last_token_id);
   Sequence& child = state.sequences.create();
-  child.tokens.assign(tokens, tokens.size());
+  child.tokens.assign(tokens);
   child.prompt_length = parent.prompt_length;
   child.computed = parent.computed;
   child.length_cap = parent.length_cap;

@@ -10,8 +10,6 @@ namespace thalweg::scheduler {
 namespace {
 
 constexpr std::int64_t largest = std::numeric_limits<std::int32_t>::max();
-// Output tokens for which room is reserved at once; longer outputs grow geometrically.
-constexpr std::int64_t reserved_outputs = 1024;
 
 void check_lengths(const NewRequest& request) {
   const auto num_tokens = static_cast<std::int64_t>(request.token_ids.size());
@@ -52,8 +50,7 @@ Sequence& make_sequence(CoreState& state, const NewRequest& request) {
   const std::int64_t cap =
       std::min({prompt_length + request.max_tokens, std::int64_t{state.options.max_model_len} + 1, largest});
   Sequence& sequence = state.sequences.create();
-  const std::int64_t capacity = std::clamp(cap, num_tokens, num_tokens + reserved_outputs);
-  sequence.tokens.assign(request.token_ids, static_cast<std::size_t>(capacity));
+  sequence.tokens.assign(request.token_ids);
   sequence.prompt_length = static_cast<std::int32_t>(prompt_length);
   sequence.length_cap = static_cast<std::int32_t>(cap);
   sequence.end_token = request.end_token < 0 ? no_token : request.end_token;

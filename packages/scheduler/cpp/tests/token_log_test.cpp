@@ -1,5 +1,6 @@
 #include "thalweg/scheduler/token_log.hpp"
 
+#include <algorithm>
 #include <numeric>
 #include <vector>
 
@@ -11,7 +12,7 @@ void groups_of_which_only_some_tokens_count() {
   for (std::size_t width = 1; width <= 12; ++width) {
     std::vector<std::int32_t> plain(5, 3);
     TokenLog log;
-    log.assign(plain, 100);
+    log.assign(plain);
     for (std::int32_t step = 0; step < 200; ++step) {
       std::vector<std::int32_t> group(width);
       std::iota(group.begin(), group.end(), 1000 * step);
@@ -26,7 +27,27 @@ void groups_of_which_only_some_tokens_count() {
   }
 }
 
+void long_texts_lie_in_many_chunks() {
+  for (const std::size_t prompt_length : {1023u, 1024u, 1025u, 5000u}) {
+    std::vector<std::int32_t> plain(prompt_length);
+    std::iota(plain.begin(), plain.end(), 0);
+    TokenLog log;
+    log.assign(plain);
+    for (std::int32_t step = 0; step < 700; ++step) {
+      const std::vector<std::int32_t> group(6, step);
+      log.append(group, 1 + step % 6);
+      plain.insert(plain.end(), group.begin(), group.begin() + 1 + step % 6);
+    }
+    for (const std::int32_t begin : {0, 1000, 1024, 2040}) {
+      std::vector<std::int32_t> copy(plain.size() - static_cast<std::size_t>(begin));
+      log.copy(begin, log.size() - begin, copy.data());
+      CHECK(std::equal(copy.begin(), copy.end(), plain.begin() + begin));
+    }
+  }
+}
+
 int main() {
+  long_texts_lie_in_many_chunks();
   groups_of_which_only_some_tokens_count();
   // Prompts and groups of every length around the inner ring's size: the log equals a plain vector.
   for (std::size_t prompt_length = 1; prompt_length < 80; ++prompt_length) {
@@ -34,7 +55,7 @@ int main() {
       std::vector<std::int32_t> plain(prompt_length);
       std::iota(plain.begin(), plain.end(), 0);
       TokenLog log;
-      log.assign(plain, prompt_length + 10);
+      log.assign(plain);
       for (std::size_t step = 0; step < 12; ++step) {
         std::vector<std::int32_t> more(group);
         std::iota(more.begin(), more.end(), static_cast<std::int32_t>(plain.size()));
