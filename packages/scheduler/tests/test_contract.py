@@ -45,25 +45,6 @@ def test_a_bad_request_is_refused_by_name_and_leaves_no_trace(
     assert add(scheduler, np.array([3], np.int32)) == 0
 
 
-@pytest.mark.parametrize(
-    "options", [{"max_tokens": 1.5}, {"max_tokens": 4.0}, {"eos_token_id": "1"}, {"checkpoints": [1.5]}]
-)
-def test_a_number_that_is_no_integer_is_refused_before_it_can_spoil_a_step(core: Core, options: dict[str, Any]) -> None:
-    scheduler, prompt = core.scheduler(), np.array([3, 4, 5], np.int32)
-    with pytest.raises(TypeError):
-        add(scheduler, prompt, **options)
-    for loaded in (1.5, 2.0):
-        with pytest.raises(TypeError):
-            scheduler.add_loaded(prompt, loaded, max_tokens=4, eos_token_id=1)
-    with pytest.raises(TypeError):
-        scheduler.add_loaded(prompt, 1, max_tokens=4, eos_token_id=1, prompt_length=3.0)
-    assert not scheduler.has_unfinished
-    sequence_id = add(scheduler, prompt)
-    with pytest.raises(TypeError):
-        scheduler.abort([sequence_id, 7.5])
-    assert scheduler.abort([sequence_id]) == 1
-
-
 def test_sequence_ids_count_up_from_zero_and_are_never_reused(core: Core) -> None:
     driver = Driver(core)
     assert [driver.add(5, max_tokens=1) for _ in range(3)] == [0, 1, 2]
@@ -400,34 +381,3 @@ def test_debug_state_is_made_of_plain_values(core: Core) -> None:
             }
         },
     }
-
-
-@pytest.mark.parametrize(
-    ("call", "arguments"),
-    [
-        ("release", (0.0,)),
-        ("hold", (np.float32(0),)),
-        ("release_one", (0.0,)),
-        ("set_schedulable", (np.float32(0),)),
-        ("memory_of", (0.0,)),
-        ("fork", (np.float32(0),)),
-        ("record_step_time", (np.float32(3), 64, 4.0, 1.0)),
-        ("record_step_time", (3, 64.5, 4.0, 1.0)),
-    ],
-)
-def test_an_id_or_a_count_that_is_no_integer_is_refused(core: Core, call: str, arguments: tuple[Any, ...]) -> None:
-    scheduler = core.scheduler()
-    assert add(scheduler, np.array([3, 4, 5], np.int32)) == 0
-    plan_step(scheduler)
-    with pytest.raises(TypeError):
-        getattr(scheduler, call)(*arguments)
-
-
-def test_the_result_of_half_a_step_is_refused(core: Core) -> None:
-    scheduler = core.scheduler()
-    add(scheduler, np.array([3, 4, 5], np.int32))
-    plan = plan_step(scheduler)
-    good = sample(plan, {0: Script()}, 0)
-    with pytest.raises(TypeError):
-        scheduler.process(dataclasses.replace(good, step=float(plan.step)))
-    scheduler.process(good)
