@@ -6,17 +6,11 @@ from typing import Any
 import numpy as np
 import pytest
 from scheduler_testing.cores import Core, small_config
-from scheduler_testing.driver import Driver
+from scheduler_testing.driver import Driver, add
 from scheduler_testing.sampler import Script, sample
 
 from thalweg.interfaces import BlockAllocator, StepKind, StepPlan
 from thalweg.scheduler.vote import plan_step
-
-
-def add(core_scheduler: Any, token_ids: object, **options: Any) -> int:
-    arguments = {"max_tokens": 4, "eos_token_id": 1} | options
-    sequence_id: int = core_scheduler.add(token_ids, **arguments)
-    return sequence_id
 
 
 @pytest.mark.parametrize(

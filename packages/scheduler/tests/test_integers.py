@@ -6,16 +6,12 @@ from typing import Any
 import numpy as np
 import pytest
 from scheduler_testing.cores import Core
+from scheduler_testing.driver import add
 from scheduler_testing.sampler import Script, sample
 
 from thalweg.scheduler.vote import plan_step
 
 PROMPT = np.array([3, 4, 5], np.int32)
-
-
-def add(scheduler: Any, token_ids: object, **options: Any) -> int:
-    sequence_id: int = scheduler.add(token_ids, **({"max_tokens": 4, "eos_token_id": 1} | options))
-    return sequence_id
 
 
 @pytest.mark.parametrize(

@@ -5,28 +5,10 @@ from typing import Any
 import pytest
 from scheduler_testing.cores import Core, small_config
 from scheduler_testing.driver import Driver
+from scheduler_testing.workload import FLOPS_MODEL
 
 from thalweg.interfaces import StepStats
-from thalweg.scheduler.flops import FlopsEstimator, FlopsLayer, FlopsModel
-
-MODEL = FlopsModel(
-    hidden_size=64,
-    vocab_size=1000,
-    num_heads=4,
-    head_dim=16,
-    query_rank=32,
-    output_rank=16,
-    output_groups=2,
-    window_size=8,
-    expert_size=32,
-    experts_per_token=2,
-    shared_experts=1,
-    routed_experts=8,
-    layers=(FlopsLayer(), FlopsLayer(compress_ratio=4, is_kv_source=True)),
-    first_consumer_layer=1,
-    replay="compact",
-    replay_keep_tokens=12,
-)
+from thalweg.scheduler.flops import FlopsEstimator
 
 
 def queues(stats: StepStats) -> dict[str, tuple[int, int]]:
@@ -106,8 +88,8 @@ def test_without_a_model_the_flops_are_zero(core: Core) -> None:
 
 @pytest.mark.parametrize("draft_length", [0, 2])
 def test_flops_are_those_of_all_rows(core: Core, draft_length: int) -> None:
-    driver = Driver(core, draft_length=draft_length, flops_model=MODEL)
-    estimator = FlopsEstimator(MODEL)
+    driver = Driver(core, draft_length=draft_length, flops_model=FLOPS_MODEL)
+    estimator = FlopsEstimator(FLOPS_MODEL)
     for length in (10, 100, 30):
         driver.add(length, max_tokens=5)
     kinds = set()
@@ -126,7 +108,7 @@ def test_flops_are_those_of_all_rows(core: Core, draft_length: int) -> None:
 
 
 def test_every_number_is_of_its_plain_type(core: Core) -> None:
-    driver = Driver(core, flops_model=MODEL)
+    driver = Driver(core, flops_model=FLOPS_MODEL)
     driver.add(10)
     stats: Any = driver.step().plan.stats
     for name in StepStats.__dataclass_fields__:

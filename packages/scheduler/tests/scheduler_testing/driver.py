@@ -14,6 +14,12 @@ from thalweg.scheduler.config import SchedulerConfig
 from thalweg.scheduler.vote import plan_step
 
 
+def add(scheduler: Any, token_ids: object, **options: Any) -> int:
+    """Queue a short request; the tokens and options may be wrong on purpose."""
+    sequence_id: int = scheduler.add(token_ids, **({"max_tokens": 4, "eos_token_id": EOS} | options))
+    return sequence_id
+
+
 class Step(NamedTuple):
     plan: StepPlan
     outcome: StepOutcome

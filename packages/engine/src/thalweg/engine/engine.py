@@ -214,8 +214,6 @@ class LLMEngine:
 
     def _plan(self) -> StepPlan | None:
         """The next plan; None when no rank of the group has anything left."""
-        if self._communicator is None and not self._scheduler.has_unfinished:
-            return None
         flags = share_flags(self._scheduler, self._communicator)
         self._is_group_unfinished = self._communicator is not None and flags.unfinished
         return plan_step(self._scheduler, self._communicator, flags) if flags.unfinished else None

@@ -49,8 +49,6 @@ class TokenRows:
     """[T]"""
     positions: NDArray[np.int64]
     """[T] absolute positions from 0."""
-    sequence_rows: NDArray[np.int64]
-    """[T] the sequence of each query row."""
     ngram_ids: NDArray[np.int64]
     """[T, G] compressed ids, newest first; the pad where a column is blocked."""
 
@@ -67,7 +65,7 @@ def build_token_rows(plan: StepPlan, vocabulary: CompressedVocabulary) -> TokenR
     positions = (plan.context_lengths - counts)[sequence_rows] + steps
     token_ids = plan.token_ids.astype(np.int64)
     ngrams = _ngram_windows(plan.tail_token_ids, token_ids, sequence_rows, counts, vocabulary)
-    return TokenRows(token_ids, positions, sequence_rows, ngrams)
+    return TokenRows(token_ids, positions, ngrams)
 
 
 def _ngram_windows(
