@@ -3,7 +3,7 @@
 from thalweg.interfaces.backend import Backend, Event, Graph, Launched, Stream, load_backend
 from thalweg.interfaces.cache import BlobStore, BlockAllocator, CacheLayout, CacheViews, Fit, LayerSpan, PrefixIndex
 from thalweg.interfaces.checks import is_same, shown
-from thalweg.interfaces.draft import Drafter, VerifyBudget
+from thalweg.interfaces.draft import Drafter, DraftRows, DraftSampler, TargetRows, VerifyBudget
 from thalweg.interfaces.environment import Variable, parse_bool
 from thalweg.interfaces.errors import (
     BackendUnavailableError,
@@ -53,6 +53,8 @@ __all__ = [
     "Communicator",
     "CompletionOutput",
     "ConfigError",
+    "DraftRows",
+    "DraftSampler",
     "Drafter",
     "Event",
     "ExpertLoad",
@@ -86,6 +88,7 @@ __all__ = [
     "StepResult",
     "StepStats",
     "Stream",
+    "TargetRows",
     "ThalwegError",
     "Variable",
     "VerifyBudget",

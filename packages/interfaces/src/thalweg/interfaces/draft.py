@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
@@ -10,18 +11,66 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
+@dataclass(frozen=True, slots=True)
+class TargetRows:
+    """The query rows of one step as the target model saw them; T of them. Tensors are torch tensors on the device."""
+
+    features: Any
+    """[T, L * hidden] of the layers that the drafter names, in its order, in the model's carrier dtype; None for none."""
+    positions: Any
+    """int64 [T] absolute positions."""
+    store_slots: Any
+    """int32 [T] flat window slots (state slot * ring length + position mod ring length), -1 = do not store."""
+
+
+@dataclass(frozen=True, slots=True)
+class DraftRows:
+    """The sequences to draft for; N of them. All but the ids are torch tensors on the device.
+
+    The anchor is the newest token, in no cache yet: position `positions - 1` is the last one that the caches hold.
+    """
+
+    sequence_ids: NDArray[np.int64]
+    """[N], on the host."""
+    anchor_token_ids: Any
+    """int32 [N]"""
+    positions: Any
+    """int32 [N] absolute index of the anchor."""
+    state_slots: Any
+    """int32 [N]"""
+
+
+class DraftSampler(Protocol):
+    """Draws drafts as the verification expects them, and remembers what they were drawn from."""
+
+    def sample(self, place: int, logits: Any) -> Any:
+        """Ids int32 [N] of draft `place` (0, 1, ..., each once, in order) from logits float32 [N, V].
+
+        Always a valid id, whatever the logits hold; they may be overwritten.
+        """
+
+
 class Drafter(Protocol):
-    """Proposes the next draft_length tokens of every sequence."""
+    """Proposes the next draft_length tokens of every sequence. Runs as device work: it may not wait for the host."""
 
     @property
     def draft_length(self) -> int: ...
 
-    def propose(self, sequence_ids: NDArray[np.int64], positions: Any, anchor_token_ids: Any) -> tuple[Any, Any]:
-        """Draft ids int32 and confidences float32, both [N, G], for the tokens after each anchor.
+    @property
+    def target_layer_ids(self) -> tuple[int, ...]:
+        """Layers of the target model whose attention inputs it reads; empty = none."""
 
-        The anchor is the last token sampled, not in any cache yet; positions are its absolute index. Everything is [N]
-        and, but for the ids of the sequences, a torch tensor on the device. Runs as device work: it may not wait for
-        the host.
+    def observe(self, rows: TargetRows) -> None:
+        """Take in what the target model computed, prompts and decode steps alike, before anything of it is sampled.
+
+        Rows of drafts that turn out wrong are among them: the same positions come again.
+        """
+
+    def propose(self, rows: DraftRows, sampler: DraftSampler) -> tuple[Any, Any]:
+        """Draft ids int32 [N, G] and confidences float32 [N, G] for the tokens after each anchor.
+
+        A draft that does not come from the sampler counts as certain: it stands for a distribution that holds nothing
+        else. Ids outside the vocabulary and confidences outside 0..1 are put right by the caller.
         """
 
 
