@@ -16,7 +16,7 @@ class TargetRows:
     """The query rows of one step as the target model saw them; T of them. Tensors are torch tensors on the device."""
 
     features: Any
-    """[T, L * hidden] of the layers that the drafter names, in its order, in the model's carrier dtype; None for none."""
+    """[T, L * hidden] of the layers that the drafter names, in its order, in the carrier dtype; None for none."""
     positions: Any
     """int64 [T] absolute positions."""
     store_slots: Any
