@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 import torch
 
+from thalweg.kernels.reference.coupled import coupled_draw, coupled_tokens
 from thalweg.kernels.reference.sampling import filtered_logprobs, hash_input, splitmix_hash
-from thalweg.kernels.reference.verification import coupled_draw, coupled_tokens, match_drafts
+from thalweg.kernels.reference.verification import match_drafts
 
 MASK = 2**64 - 1
 GAMMA = 0x9E3779B97F4A7C15
@@ -97,15 +98,15 @@ def test_drafts_hold_up_to_the_first_that_the_target_contradicts(broken: bool) -
     drawn = torch.tensor([20, 9, 22, 8, 7, 30, 31, 32, 9, 51, 52, 6], dtype=torch.int32)
     is_broken = torch.zeros(12, dtype=torch.bool)
     is_broken[5] = broken
-    num_accepted, last_rows, accepted = match_drafts(drawn, fed, lengths, is_broken, 3)
-    assert num_accepted.tolist() == [1, 0, 0 if broken else 2, 0]
-    assert last_rows.tolist() == [1, 4, 5 if broken else 7, 8]
-    assert accepted.tolist() == [[20, -1, -1], [-1] * 3, [-1] * 3 if broken else [30, 31, -1], [-1] * 3]
-    assert accepted.dtype == num_accepted.dtype == torch.int32
+    got = match_drafts(drawn, fed, lengths, is_broken, 3)
+    assert got.num_accepted.tolist() == [1, 0, 0 if broken else 2, 0]
+    assert got.last_rows.tolist() == [1, 4, 5 if broken else 7, 8]
+    assert got.accepted_ids.tolist() == [[20, -1, -1], [-1] * 3, [-1] * 3 if broken else [30, 31, -1], [-1] * 3]
+    assert got.accepted_ids.dtype == got.num_accepted.dtype == torch.int32
 
 
 def test_without_drafts_the_newest_token_is_the_only_row() -> None:
-    num_accepted, last_rows, accepted = match_drafts(
+    got = match_drafts(
         torch.tensor([5, 6]), torch.tensor([1, 2]), torch.tensor([1, 1]), torch.zeros(2, dtype=torch.bool), 0
     )
-    assert (num_accepted.tolist(), last_rows.tolist(), accepted.shape) == ([0, 0], [0, 1], (2, 0))
+    assert (got.num_accepted.tolist(), got.last_rows.tolist(), got.accepted_ids.shape) == ([0, 0], [0, 1], (2, 0))

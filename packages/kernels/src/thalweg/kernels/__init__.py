@@ -2,21 +2,25 @@
 
 from thalweg.kernels.catalog import default_registry
 from thalweg.kernels.dispatch import BoundOps, bind, table
+from thalweg.kernels.reference.drafting import DraftIndices
 from thalweg.kernels.reference.metadata import PLACEHOLDER_QUERY
 from thalweg.kernels.reference.record_format import RecordFormat
 from thalweg.kernels.reference.rope import YarnScaling
+from thalweg.kernels.reference.verification import Verification
 from thalweg.kernels.registry import Implementation, OpSpec, Registry, Tolerance
 from thalweg.kernels.sync_guard import SyncGuard, cuda_sync_mode
 
 __all__ = [
     "PLACEHOLDER_QUERY",
     "BoundOps",
+    "DraftIndices",
     "Implementation",
     "OpSpec",
     "RecordFormat",
     "Registry",
     "SyncGuard",
     "Tolerance",
+    "Verification",
     "YarnScaling",
     "bind",
     "cuda_sync_mode",

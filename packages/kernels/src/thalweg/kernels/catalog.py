@@ -14,6 +14,8 @@ from thalweg.kernels.reference import (
     cache,
     casts,
     compressor,
+    coupled,
+    drafting,
     engram,
     gemm,
     hyper_connections,
@@ -45,6 +47,8 @@ MODULES = (
     compressor,
     cache,
     metadata,
+    coupled,
+    drafting,
     verification,
     async_inputs,
 )
@@ -75,11 +79,14 @@ SUMMING_OPS = frozenset(
         "pool_decode",
         "log_softmax",
         "filtered_logprobs",
+        "target_feature",
+        "confidence",
+        "verify_drafts",
     }
 )
 """Ops whose float results another order of summation, or another exp, changes; all others must be equal bit for bit."""
 
-GRAPH_SAFE_OPS = frozenset({*async_inputs.OPS, "coupled_draw", "match_drafts"})
+GRAPH_SAFE_OPS = frozenset({*async_inputs.OPS, *drafting.OPS, *verification.OPS, "coupled_draw"})
 """Ops whose reference reads nothing back, so that a graph can hold it on a device as well."""
 
 

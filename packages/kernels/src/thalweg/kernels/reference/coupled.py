@@ -1,0 +1,60 @@
+"""Coupled draws: a token depends on its request's seed, its own index and its own distribution alone.
+
+Drafts can only guess such a token, so how many there were, and where the steps were cut, changes nothing about the
+text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from thalweg.kernels.reference.numerics import check_shape
+from thalweg.kernels.reference.sampling import (
+    FRESH,
+    GAMMA,
+    argmax_lowest,
+    filtered_logprobs,
+    hash_input,
+    is_greedy,
+    splitmix_hash,
+    unit_interval,
+)
+
+
+def coupled_draw(weights: Tensor, seeds: Tensor, positions: Tensor) -> Tensor:
+    """Token ids int32 [n]: the first arrival of a race in which token v needs -log(1 - u_v) / weights[v].
+
+    weights: float32 [n, V], 0 or more, of total 1. seeds: uint64 or int64 [n]. positions: int [n], index of the token
+    itself. u_v is output v of SplitMix64 started at the hash of (seed, position). The lowest id wins a tie; -1 where no
+    weight is positive.
+    """
+    n, vocabulary = weights.shape
+    check_shape("positions", positions, (n,))
+    start = splitmix_hash(hash_input(seeds, positions, FRESH))
+    steps = torch.arange(vocabulary, dtype=torch.int64, device=weights.device) * GAMMA
+    u = unit_interval(splitmix_hash(start[:, None] + steps))
+    arrival = torch.where(weights > 0, -torch.log1p(-u) / weights.double(), torch.inf)
+    best = arrival.amin(-1, keepdim=True)
+    token = (arrival == best).to(torch.int8).argmax(-1)
+    return torch.where(torch.isfinite(best.squeeze(-1)), token, -1).int()
+
+
+def coupled_tokens(
+    logits: Tensor, temperature: Tensor, top_p: Tensor, top_k: Tensor, seeds: Tensor, positions: Tensor
+) -> Tensor:
+    """Token ids int32 [n]: the argmax on greedy rows, elsewhere a coupled draw from filtered_logprobs.
+
+    Arguments as for sample_tokens; positions int [n] are the index of each row's own token. -1 where a row has no
+    finite largest logit.
+    """
+    logprobs = filtered_logprobs(logits, temperature, top_p, top_k)
+    best = argmax_lowest(logits)
+    drawn = coupled_draw(torch.exp(logprobs), seeds, positions)
+    return torch.where(is_greedy(temperature) | (best < 0), best, drawn)
+
+
+OPS: dict[str, Callable[..., Any]] = {"coupled_draw": coupled_draw, "coupled_tokens": coupled_tokens}
