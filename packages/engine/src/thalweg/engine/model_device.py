@@ -97,9 +97,11 @@ class ModelDevice:
         self._model = self._pools = None
 
     def _verify(self, draws: Draws, prepared: Prepared, inputs: SamplerInputs, drafter: Drafter) -> Sampled:
-        num_accepted, last_rows, accepted_ids = self._ops.match_drafts(
+        verification = self._ops.match_drafts(
             draws.token_ids, prepared.batch.token_ids, prepared.query_lengths, draws.broken_rows, drafter.draft_length
         )
+        last_rows, num_accepted = verification.last_rows, verification.num_accepted
+        accepted_ids = verification.accepted_ids
         newest = Draws(draws.token_ids[last_rows], draws.broken_rows[last_rows])
         positions = prepared.context_lengths - prepared.query_lengths + num_accepted + 1
         draft_ids, confidences = drafter.propose(inputs.sequence_ids, positions, newest.token_ids)
