@@ -14,3 +14,11 @@ def require_array(name: str, value: Any, dtype: type[np.generic], *, num_dimensi
     found = f"{value.dtype} array of shape {value.shape}" if isinstance(value, np.ndarray) else type(value).__name__
     dimensions = "one dimension" if num_dimensions == 1 else f"{num_dimensions} dimensions"
     raise ValueError(f"{name} is a {found}; an array of {np.dtype(dtype)} with {dimensions} is needed")
+
+
+def require_integers(name: str, value: Any) -> None:
+    """Raise ValueError unless the value is an array of integers with one dimension."""
+    if isinstance(value, np.ndarray) and value.dtype.kind in "iu" and value.ndim == 1:
+        return
+    found = f"{value.dtype} array of shape {value.shape}" if isinstance(value, np.ndarray) else type(value).__name__
+    raise ValueError(f"{name} is a {found}; an array of integers with one dimension is needed")
