@@ -48,8 +48,9 @@ class Views:
         self.index_format = RecordFormat.MXFP4_INDEX if quant else RecordFormat.FLOAT64
         self.layout = SimpleNamespace(ring_length=config.sliding_window + BACKTRACKING)
         self._window, self._main, self._index, self._compressor = {}, {}, {}, {}
+        for layer in range(config.num_hidden_layers + config.num_draft_layers):
+            self._window[layer] = _records(num_slots, self.layout.ring_length, self.window_format, config.head_dim)
         for kind in config.topology.layers:
-            self._window[kind.layer] = _records(num_slots, self.layout.ring_length, self.window_format, config.head_dim)
             if kind.is_index_key_source:
                 entries = BLOCK_TOKENS // kind.ratio
                 self._index[kind.layer] = _records(num_blocks, entries, self.index_format, config.index_head_dim)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from thalweg.model.backbone import Model
     from thalweg.model.config import ModelConfig, QuantizationConfig, RopeScaling, VisionConfig
+    from thalweg.model.drafter import CachedDrafter, DraftNetwork
     from thalweg.model.engram_layout import EngramLayout, hash_multipliers
     from thalweg.model.engram_vocabulary import EngramVocabulary
     from thalweg.model.inspect import CheckpointReport, inspect_checkpoint
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from thalweg.model.metadata import DecodeMetadata, ForwardBatch, PrefillMetadata
     from thalweg.model.names import TensorSpec, tensor_specs
     from thalweg.model.numerics import Arithmetic, Mode, Numerics
+    from thalweg.model.target_features import TargetFeatures
     from thalweg.model.tiny import small_config, write_random_checkpoint
     from thalweg.model.topology import LayerTopology, Topology
     from thalweg.model.trace import Trace
@@ -24,9 +26,11 @@ if TYPE_CHECKING:
 _MODULE_OF = {
     "Arithmetic": "numerics",
     "AttentionMemory": "memory",
+    "CachedDrafter": "drafter",
     "Checkpoint": "loader",
     "CheckpointReport": "inspect",
     "DecodeMetadata": "metadata",
+    "DraftNetwork": "drafter",
     "EngramLayout": "engram_layout",
     "EngramVocabulary": "engram_vocabulary",
     "ForwardBatch": "metadata",
@@ -39,6 +43,7 @@ _MODULE_OF = {
     "QuantizationConfig": "config",
     "RopeScaling": "config",
     "SequenceMemory": "memory",
+    "TargetFeatures": "target_features",
     "TensorSpec": "names",
     "Topology": "topology",
     "Trace": "trace",
@@ -53,9 +58,11 @@ _MODULE_OF = {
 __all__ = [
     "Arithmetic",
     "AttentionMemory",
+    "CachedDrafter",
     "Checkpoint",
     "CheckpointReport",
     "DecodeMetadata",
+    "DraftNetwork",
     "EngramLayout",
     "EngramVocabulary",
     "ForwardBatch",
@@ -68,6 +75,7 @@ __all__ = [
     "QuantizationConfig",
     "RopeScaling",
     "SequenceMemory",
+    "TargetFeatures",
     "TensorSpec",
     "Topology",
     "Trace",

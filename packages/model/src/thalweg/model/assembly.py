@@ -1,4 +1,4 @@
-"""Puts a model together: which weights and which facts of the config each part gets."""
+"""Puts layers and heads together: which weights and which facts of the config each part gets."""
 
 from __future__ import annotations
 
@@ -34,9 +34,11 @@ def build_head(config: ModelConfig, weights: Weights, numerics: Numerics) -> Hea
 def build_layer(
     config: ModelConfig, index: int, weights: Weights, numerics: Numerics, compressed_vocab_size: int
 ) -> Layer:
-    """A backbone layer. compressed_vocab_size: of the Engram vocabulary; not used in layers without Engram."""
-    kind = config.topology[index]
-    prefix = f"layers.{index}."
+    """A run-time layer: of the backbone or, from num_hidden_layers on, of the drafter.
+
+    compressed_vocab_size: of the Engram vocabulary; not used in layers without Engram.
+    """
+    kind, prefix = _kind_and_prefix(config, index)
     engram = None
     if kind.engram_index is not None:
         engram = _engram(config, index, kind.engram_index, weights, numerics, compressed_vocab_size)
@@ -45,13 +47,19 @@ def build_layer(
         engram,
         _connection(config, f"{prefix}hc_attn", weights, numerics),
         weights.plain(f"{prefix}attn_norm.weight"),
-        _attention(config, kind, weights, numerics),
+        _attention(config, kind, f"{prefix}attn.", weights, numerics),
         _connection(config, f"{prefix}hc_ffn", weights, numerics),
         weights.plain(f"{prefix}ffn_norm.weight"),
-        _experts(config, index, weights, numerics),
+        _experts(config, index, f"{prefix}ffn.", weights, numerics),
         norm_eps=config.rms_norm_eps,
         numerics=numerics,
     )
+
+
+def _kind_and_prefix(config: ModelConfig, index: int) -> tuple[LayerTopology, str]:
+    if index < config.num_hidden_layers:
+        return config.topology[index], f"layers.{index}."
+    return LayerTopology.window_only(index), f"mtp.{index - config.num_hidden_layers}."
 
 
 def _connection(config: ModelConfig, prefix: str, weights: Weights, numerics: Numerics) -> HyperConnection:
@@ -66,8 +74,9 @@ def _connection(config: ModelConfig, prefix: str, weights: Weights, numerics: Nu
     )
 
 
-def _attention(config: ModelConfig, kind: LayerTopology, weights: Weights, numerics: Numerics) -> Attention:
-    prefix = f"layers.{kind.layer}.attn."
+def _attention(
+    config: ModelConfig, kind: LayerTopology, prefix: str, weights: Weights, numerics: Numerics
+) -> Attention:
     return Attention(
         kind.layer,
         kind.ratio,
@@ -81,16 +90,17 @@ def _attention(config: ModelConfig, kind: LayerTopology, weights: Weights, numer
             group_outputs=weights.fp8_blocks(f"{prefix}wo_a", config.o_groups),
             output=weights.fp8(f"{prefix}wo_b"),
         ),
-        _compressor(config, kind, weights, numerics) if kind.is_kv_source else None,
-        _indexer(config, kind, weights, numerics) if kind.is_index_source else None,
+        _compressor(config, kind, f"{prefix}compressor.", weights, numerics) if kind.is_kv_source else None,
+        _indexer(config, kind, f"{prefix}indexer.", weights, numerics) if kind.is_index_source else None,
         num_heads=config.num_attention_heads,
         norm_eps=config.rms_norm_eps,
         numerics=numerics,
     )
 
 
-def _compressor(config: ModelConfig, kind: LayerTopology, weights: Weights, numerics: Numerics) -> Compressor:
-    prefix = f"layers.{kind.layer}.attn.compressor."
+def _compressor(
+    config: ModelConfig, kind: LayerTopology, prefix: str, weights: Weights, numerics: Numerics
+) -> Compressor:
     names = [f"{prefix}wkv.weight"]
     if kind.has_gate:
         names.insert(0, f"{prefix}wgate.weight")
@@ -104,8 +114,7 @@ def _compressor(config: ModelConfig, kind: LayerTopology, weights: Weights, nume
     )
 
 
-def _indexer(config: ModelConfig, kind: LayerTopology, weights: Weights, numerics: Numerics) -> Indexer:
-    prefix = f"layers.{kind.layer}.attn.indexer."
+def _indexer(config: ModelConfig, kind: LayerTopology, prefix: str, weights: Weights, numerics: Numerics) -> Indexer:
     keys = None
     if kind.is_index_key_source:
         keys = IndexKeyProjection(weights.plain(f"{prefix}wk.weight"), weights.plain(f"{prefix}k_norm.weight"))
@@ -132,17 +141,16 @@ def _indexer(config: ModelConfig, kind: LayerTopology, weights: Weights, numeric
     )
 
 
-def _experts(config: ModelConfig, index: int, weights: Weights, numerics: Numerics) -> MixtureOfExperts:
-    prefix = f"layers.{index}.ffn."
+def _experts(config: ModelConfig, index: int, prefix: str, weights: Weights, numerics: Numerics) -> MixtureOfExperts:
     router = Router(
         weights.plain(f"{prefix}gate.weight"),
         weights.plain(f"{prefix}gate.bias"),
         weights.plain(f"{prefix}gate.bias_vl"),
-        experts_per_token=config.num_experts_per_tok,
+        experts_per_token=config.experts_per_token(index),
         scaling=config.routed_scaling_factor,
         numerics=numerics,
     )
-    experts = [f"{prefix}experts.{expert}" for expert in range(config.n_routed_experts)]
+    experts = [f"{prefix}experts.{expert}" for expert in range(config.experts(index))]
     return MixtureOfExperts(
         index,
         router,

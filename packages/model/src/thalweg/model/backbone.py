@@ -21,6 +21,7 @@ from thalweg.model.metadata import DecodeMetadata, ForwardBatch, PrefillMetadata
 from thalweg.model.numerics import Numerics
 from thalweg.model.paged import paged_memory
 from thalweg.model.rope import RotaryTables
+from thalweg.model.target_features import TargetFeatures
 from thalweg.model.trace import Trace
 from thalweg.model.weights import Weights
 
@@ -78,14 +79,21 @@ class Model:
                 vocabulary = EngramVocabulary.from_checkpoint(path, config)
             return cls(config, Weights(checkpoint, numerics, trainable=trainable), numerics, vocabulary)
 
-    def forward(self, batch: ForwardBatch, memory: AttentionMemory, trace: Trace | None = None) -> torch.Tensor:
+    def forward(
+        self,
+        batch: ForwardBatch,
+        memory: AttentionMemory,
+        trace: Trace | None = None,
+        features: TargetFeatures | None = None,
+    ) -> torch.Tensor:
         """Final normed rows [T, h] in the carrier dtype.
 
+        features: collects what a drafter reads of the rows.
         Raises RequestError for rows the model cannot take: token ids outside the vocabulary, or an image mask without
         fitting embeddings; ConfigError for tensors of a wrong dtype or shape.
         """
         self._check(batch)
-        state = ForwardState(batch, memory, self._tables, trace)
+        state = ForwardState(batch, memory, self._tables, trace, features)
         trunk, read = start_trunk(self._embedding(batch), self.config.hc_mult)
         for layer in self._layers:
             trunk, read = layer(trunk, read, state)

@@ -226,6 +226,10 @@ class ModelConfig:
         """Routed experts of a layer; draft layers follow the backbone's."""
         return self.n_routed_experts if layer < self.num_hidden_layers else self.dspark_n_routed_experts
 
+    def experts_per_token(self, layer: int) -> int:
+        """Routed experts that each row of a layer visits; draft layers follow the backbone's."""
+        return self.num_experts_per_tok if layer < self.num_hidden_layers else self.dspark_num_experts_per_tok
+
     @classmethod
     def from_file(cls, directory: str | Path) -> ModelConfig:
         """Read `config.json` of a checkpoint directory. Raises CheckpointError (no file) or ConfigError."""

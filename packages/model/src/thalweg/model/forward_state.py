@@ -7,6 +7,7 @@ import torch
 from thalweg.model.memory import AttentionMemory
 from thalweg.model.metadata import ForwardBatch
 from thalweg.model.rope import Rotary, RotaryTables
+from thalweg.model.target_features import TargetFeatures
 from thalweg.model.trace import Trace
 
 
@@ -19,16 +20,25 @@ class ForwardState:
         "_tables",
         "batch",
         "blocks",
+        "features",
         "latents",
         "memory",
         "selection",
         "trace",
     )
 
-    def __init__(self, batch: ForwardBatch, memory: AttentionMemory, tables: RotaryTables, trace: Trace | None) -> None:
+    def __init__(
+        self,
+        batch: ForwardBatch,
+        memory: AttentionMemory,
+        tables: RotaryTables,
+        trace: Trace | None,
+        features: TargetFeatures | None = None,
+    ) -> None:
         self.batch = batch
         self.memory = memory
         self.trace = trace
+        self.features = features
         self.selection: torch.Tensor | None = None
         """int32 [T, index_topk] entries chosen by the last indexer, ascending, -1 fill."""
         self.blocks: torch.Tensor | None = None

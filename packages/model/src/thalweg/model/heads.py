@@ -30,11 +30,15 @@ class Embedding:
         if token_ids.numel() and not 0 <= int(token_ids.min()) <= int(token_ids.max()) < vocab_size:
             bad = token_ids[(token_ids < 0) | (token_ids >= vocab_size)][0]
             raise RequestError(f"token id {int(bad)} is outside the vocabulary of {vocab_size}")
-        rows = torch.nn.functional.embedding(token_ids, self._table)
+        rows = self.rows(token_ids)
         if mask is None:
             return rows
         image_rows = self._image_rows(batch, mask)
         return rows.index_put((mask.nonzero().squeeze(1),), image_rows)
+
+    def rows(self, token_ids: torch.Tensor) -> torch.Tensor:
+        """[n, h] of ids int [n] that are known to be in the vocabulary: nothing is read back to check them."""
+        return torch.nn.functional.embedding(token_ids, self._table)
 
     def _image_rows(self, batch: ForwardBatch, mask: torch.Tensor) -> torch.Tensor:
         wanted = (int(mask.sum()), self._table.shape[1])
@@ -61,8 +65,12 @@ class Head:
 
     def final_hidden(self, trunk: torch.Tensor, read: torch.Tensor) -> torch.Tensor:
         """Normed rows [T, h] from the last layer's trunk [T, m, h] and reading weights [T, m]."""
+        return self.normed(collapse(trunk, read, self._numerics))
+
+    def normed(self, rows: torch.Tensor) -> torch.Tensor:
+        """The final norm of collapsed rows [n, h]."""
         n = self._numerics
-        return n.bf16(n.ops.rms_norm(collapse(trunk, read, n), self._norm, self._norm_eps))
+        return n.bf16(n.ops.rms_norm(rows, self._norm, self._norm_eps))
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """float32 [n, V]."""

@@ -1,4 +1,4 @@
-"""One backbone layer: Engram where there is one, then attention and experts, each inside a hyper-connection."""
+"""One layer: Engram where there is one, then attention and experts, each inside a hyper-connection."""
 
 from __future__ import annotations
 
@@ -46,6 +46,8 @@ class Layer:
         """trunk: [T, m, h]; read: [T, m]."""
         if self._engram is not None:
             trunk = self._engram(trunk, state.batch, state.trace)
+        if state.features is not None:
+            state.features.take(self.index, trunk, self._numerics)
 
         hidden = self._normed(collapse(trunk, read, self._numerics), self._attention_norm)
         mix = self._attention_connection.mix(trunk)

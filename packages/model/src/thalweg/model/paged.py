@@ -32,6 +32,18 @@ def paged_memory(
     return PagedDecodeMemory(config, numerics, views, metadata)
 
 
+def window_format(config: ModelConfig, numerics: Numerics, views: CacheViews) -> RecordFormat:
+    """The format of window records. Raises ConfigError for pools whose records do not fit the mode."""
+    record_format = RecordFormat.MXFP8 if numerics.is_quant else RecordFormat.FLOAT64
+    found, wanted = views.window(0).shape[-1], record_format.record_bytes(config.head_dim)
+    if found != wanted:
+        raise ConfigError(
+            f"window records of the cache have {found} bytes; {numerics.mode.value} mode with head_dim "
+            f"{config.head_dim} needs {wanted}"
+        )
+    return record_format
+
+
 class _PagedMemory:
     """What both kinds of step share: record formats, and stores into rings and blocks."""
 
@@ -52,18 +64,12 @@ class _PagedMemory:
         self._window_store_slots = metadata.window_store_slots
         self._index_keys: dict[int, torch.Tensor] = {}
         """De-quantised keys by source; the index sources that share them read them once per step."""
+        self._window_format = window_format(config, numerics, views)
         if numerics.is_quant:
-            self._window_format = RecordFormat.MXFP8
             self._main_format = RecordFormat.FP4_MAIN if config.use_fp4_sparse_kv else RecordFormat.MXFP8
             self._index_format = RecordFormat.MXFP4_INDEX
         else:
-            self._window_format = self._main_format = self._index_format = RecordFormat.FLOAT64
-        found, wanted = views.window(0).shape[-1], self._window_format.record_bytes(config.head_dim)
-        if found != wanted:
-            raise ConfigError(
-                f"window records of the cache have {found} bytes; {numerics.mode.value} mode with head_dim "
-                f"{config.head_dim} needs {wanted}"
-            )
+            self._main_format = self._index_format = RecordFormat.FLOAT64
 
     def entry_positions(self, ratio: int) -> torch.Tensor:
         return self._compressed_positions[ratio].long()

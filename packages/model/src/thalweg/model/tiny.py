@@ -104,14 +104,26 @@ _TEXT: dict[str, Any] = {
     "engram_head_dim": 32,
     "engram_pad_token_id": 2,
 }
+_DRAFTS: dict[str, Any] = {
+    "dspark_block_size": 5,
+    "dspark_markov_rank": 32,
+    "dspark_n_routed_experts": 4,
+    "dspark_num_experts_per_tok": 2,
+    "dspark_noise_token_id": 3,
+}
+_NUM_TARGET_LAYERS = 3
 
 
 def small_config(**text: Any) -> ModelConfig:
-    """A config of about 1.5 MB in which every mechanism is live within a hundred tokens, without draft layers.
+    """A config of about 1.5 MB in which every mechanism is live within a hundred tokens.
 
-    text: keys of text_config to change. `engram_num_embeddings` is computed from the others unless it is given.
+    text: keys of text_config to change. `engram_num_embeddings` is computed from the others unless it is given. With
+    `num_nextn_predict_layers` above 0 there are draft layers; `dspark_*` keys and the zeros that such layers have in
+    `compress_ratios` are added where they are missing, and the last three layers are the target layers.
     """
     section = _TEXT | text
+    if section.get("num_nextn_predict_layers"):
+        section = _with_drafts(section)
     if section["engram_layer_ids"] and "engram_num_embeddings" not in text:
         layout = EngramLayout.compute(
             len(section["engram_layer_ids"]),
@@ -121,6 +133,14 @@ def small_config(**text: Any) -> ModelConfig:
         )
         section["engram_num_embeddings"] = list(layout.num_rows)
     return ModelConfig.from_dict(_DOCUMENT | {"text_config": section})
+
+
+def _with_drafts(section: dict[str, Any]) -> dict[str, Any]:
+    layers, ratios = section["num_hidden_layers"], section["compress_ratios"]
+    defaults = _DRAFTS | {"dspark_target_layer_ids": list(range(max(layers - _NUM_TARGET_LAYERS, 0), layers))}
+    if len(ratios) == layers:
+        ratios = [*ratios, *[0] * section["num_nextn_predict_layers"]]
+    return defaults | section | {"compress_ratios": ratios}
 
 
 def write_random_checkpoint(directory: str | Path, config: ModelConfig | None = None, seed: int = 0) -> ModelConfig:

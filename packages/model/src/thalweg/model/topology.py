@@ -12,7 +12,7 @@ from thalweg.model.text_table import aligned
 
 @dataclass(frozen=True, slots=True)
 class LayerTopology:
-    """What one backbone layer produces and reads. A source equal to `layer` means that the layer makes it itself."""
+    """What one layer produces and reads. A source equal to `layer` means that the layer makes it itself."""
 
     layer: int
     ratio: int
@@ -31,6 +31,21 @@ class LayerTopology:
     """Position in engram_layer_ids."""
     is_producer: bool
     """Below the first ratio-1 layer."""
+
+    @classmethod
+    def window_only(cls, layer: int) -> LayerTopology:
+        """A layer that reads nothing but its own window, and shares nothing: every draft layer."""
+        return cls(
+            layer=layer,
+            ratio=0,
+            kv_source=None,
+            index_key_source=None,
+            index_source=None,
+            produces_candidates=False,
+            candidate_source=None,
+            engram_index=None,
+            is_producer=False,
+        )
 
     @property
     def is_kv_source(self) -> bool:

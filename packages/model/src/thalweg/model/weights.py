@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Protocol
 
 import torch
 
+from thalweg.model.names import scale_name
 from thalweg.model.numerics import Numerics
 
 
@@ -69,3 +71,26 @@ class Weights:
             tensor = tensor.detach().requires_grad_()
         self.parameters["+".join(names)] = tensor
         return tensor
+
+
+class TrackedSource:
+    """A source that remembers which tensors were read from it."""
+
+    def __init__(self, source: TensorSource) -> None:
+        self._source = source
+        self._read: set[str] = set()
+
+    def tensor(self, name: str) -> torch.Tensor:
+        """As of the source."""
+        self._read.add(name)
+        return self._source.tensor(name)
+
+    def quantized(self, prefix: str) -> tuple[torch.Tensor, torch.Tensor]:
+        """As of the source."""
+        weight = f"{prefix}.weight"
+        self._read |= {weight, scale_name(weight)}
+        return self._source.quantized(prefix)
+
+    def unused(self, names: Iterable[str]) -> set[str]:
+        """Those of the names that were never read."""
+        return set(names) - self._read
