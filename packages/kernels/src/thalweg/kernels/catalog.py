@@ -81,6 +81,7 @@ SUMMING_OPS = frozenset(
         "filtered_logprobs",
         "target_feature",
         "confidence",
+        "judge_drafts",
         "verify_drafts",
     }
 )

@@ -48,81 +48,129 @@ class Verification:
     """int32 [N, G] the accepted drafts, then -1."""
 
 
-def verify_drafts(
+@dataclass(frozen=True, slots=True)
+class Verdicts:
+    """The verdicts of single rows; the fields are those of `Verification`."""
+
+    token_ids: Tensor
+    is_accepted: Tensor
+    accept_probs: Tensor
+    draft_logprobs: Tensor
+
+
+def judge_drafts(
     logprobs: Tensor,
-    best_ids: Tensor,
-    token_ids: Tensor,
-    draft_pool: Tensor,
-    read_slots: Tensor,
-    query_lengths: Tensor,
-    is_greedy: Tensor,
-    is_broken: Tensor,
+    draft_ids: Tensor,
+    has_draft: Tensor,
+    draft_logprobs: Tensor,
+    draft_rows: Tensor,
     seeds: Tensor,
     positions: Tensor,
-) -> Verification:
-    """Accept drafts by rejection sampling; a refused one is replaced by a draw from what it leaves of the target.
+) -> Verdicts:
+    """Accept or replace the draft of each of R rows by rejection sampling, or draw a fresh token where there is none.
 
-    logprobs: float32 [T, V] of the target as a draw uses them, -inf where filtered. best_ids: int32 [T], the argmax of
-    each row's logits. token_ids: int [T] that the rows fed the model. draft_pool: float32 [slots, G, V],
-    log-probabilities that drafts were drawn from; row j of sequence i is judged by draft_pool[read_slots[i], j], read_slots int
-    [N]. query_lengths: int [N] rows per sequence, 1 to 1 + G. is_greedy: bool [T], rows that take best_ids and nothing
-    else. is_broken: bool [T], rows without usable logits: no draft holds there, and best_ids, or 0, is yielded. seeds:
-    uint64 or int64 [T]; positions: int [T] of each row in its random stream.
+    logprobs: float32 [R, V] of the target as a draw uses them, -inf where filtered. draft_ids: int [R]; a negative one
+    is refused. has_draft: bool [R], false on rows that draw fresh. draft_logprobs: float32 [D, V], each row a
+    distribution that drafts are drawn from; draft_rows: int [R] which of them, negative = one that holds nothing but
+    the draft. seeds: uint64 or int64 [R]; positions: int [R] in the random stream of the row's sequence.
 
-    P and D being target and draft distribution, draft d is accepted with probability min(1, P(d) / D(d)), and never if
-    it is negative. The residual is max(P - ALPHA * D, 0); if it is empty, best_ids is yielded. A last row draws from P.
+    P and D being target and draft distribution, draft d is accepted with probability min(1, P(d) / D(d)). A refused one
+    is replaced by a draw from max(P - ALPHA * D, 0); token -1 where that is empty.
     """
     num_rows, vocabulary = logprobs.shape
-    _check_vectors(num_rows, best_ids=best_ids, is_greedy=is_greedy, is_broken=is_broken)
-    check_shape("draft_pool", draft_pool, ("slots", "G", vocabulary))
+    _check_vectors(num_rows, draft_ids=draft_ids, has_draft=has_draft, draft_rows=draft_rows)
+    check_shape("draft_logprobs", draft_logprobs, ("D", vocabulary))
+    is_known = has_draft & (draft_ids >= 0) & (draft_ids < vocabulary)
+    is_stored = has_draft & (draft_rows >= 0)
+    columns = torch.where(is_known, draft_ids, 0).long()
+    stored_rows = torch.where(is_stored, draft_rows, 0).long()
+
+    drawn_with = torch.where(is_stored, draft_logprobs[stored_rows, columns], 0.0)
+    drawn_with = torch.where(is_known, drawn_with, torch.where(has_draft, -torch.inf, 0.0))
+    gain = logprobs.gather(1, columns[:, None]).squeeze(1).double() - drawn_with.double()
+    holds = is_known & ((gain >= 0) | (uniform(seeds, positions, COIN) < torch.exp(gain)))
+
+    taken_off = draft_logprobs.index_select(0, stored_rows).masked_fill_(~is_stored[:, None], -torch.inf)
+    certain = torch.where(is_known & ~is_stored, 0.0, taken_off.gather(1, columns[:, None]).squeeze(1))
+    taken_off = taken_off.scatter_(1, columns[:, None], certain[:, None]).exp_().mul_(ALPHA)
+    weights = torch.exp(logprobs).sub_(taken_off).clamp_(min=0)
+    u = torch.where(has_draft, uniform(seeds, positions, RESIDUAL), uniform(seeds, positions, FRESH))
+    accept_probs = torch.where(has_draft, (1 - sum_last(weights.double())).clamp(min=0), 1.0)
+    return Verdicts(
+        torch.where(holds, draft_ids, draw(weights, u)).int(), holds | ~has_draft, accept_probs.float(), drawn_with
+    )
+
+
+def verify_drafts(
+    best_ids: Tensor,
+    token_ids: Tensor,
+    query_lengths: Tensor,
+    is_broken: Tensor,
+    logprobs: Tensor,
+    seeds: Tensor,
+    positions: Tensor,
+    draft_pool: Tensor,
+    read_slots: Tensor,
+    *,
+    is_certain: Tensor | None = None,
+    drawn_rows: Tensor | None = None,
+) -> Verification:
+    """Accept drafts by rejection sampling; of greedy rows, if they equal the argmax.
+
+    best_ids: int [T], the argmax of each row's logits. token_ids: int [T] that the rows fed the model. query_lengths:
+    int [N] rows per sequence, 1 to 1 + G. is_broken: bool [T], rows without usable logits: no draft holds there, and
+    they yield best_ids, or 0.
+
+    drawn_rows: int64 [R], ascending, the rows that are not greedy; None = all of them (if none is, call match_drafts
+    with best_ids). logprobs: float32 [R, V] of the target as a draw uses them. seeds: uint64 or int64 [R]; positions:
+    int [R] in the random stream of the row's sequence. draft_pool: float32 [slots, G, V] log-probabilities that drafts
+    were drawn from; row j of sequence i is judged by draft_pool[read_slots[i], j]. read_slots: int [N]. is_certain:
+    bool [slots, G], drafts that stand for a distribution which holds nothing else, whatever the pool has. How is said
+    at `judge_drafts`. Where the target leaves nothing to draw from, a row yields best_ids.
+    """
+    num_rows = token_ids.shape[0]
+    _check_vectors(num_rows, best_ids=best_ids, is_broken=is_broken)
+    check_shape("draft_pool", draft_pool, ("slots", "G", logprobs.shape[-1]))
     draft_length = draft_pool.shape[1]
     if draft_length == 0:
         raise ConfigError("draft_pool has no rows per slot; without drafts there is nothing to verify")
     check_shape("read_slots", read_slots, tuple(query_lengths.shape))
     sequence, place, has_draft, drafts = _rows(token_ids, query_lengths, num_rows)
-    pool_rows = torch.where(has_draft, read_slots.long()[sequence] * draft_length + place, 0)
-    is_known = has_draft & (drafts >= 0) & (drafts < vocabulary)
-    columns = torch.where(is_known, drafts, 0)
+    draft_rows = read_slots.long()[sequence] * draft_length + torch.where(has_draft, place, 0)
+    if is_certain is not None:
+        check_shape("is_certain", is_certain, tuple(draft_pool.shape[:2]))
+        draft_rows = torch.where(is_certain.flatten()[draft_rows], -1, draft_rows)
 
-    flat_pool = draft_pool.flatten(0, 1)
-    draft_logprobs = torch.where(is_known, flat_pool[pool_rows, columns], -torch.inf)
-    gain = logprobs.gather(1, columns[:, None]).squeeze(1).double() - draft_logprobs.double()
-    coin = uniform(seeds, positions, COIN)
-    by_chance = (gain >= 0) | (coin < torch.exp(gain))
-    holds = torch.where(is_greedy, drafts == best_ids, by_chance) & is_known & ~is_broken
-
-    weights = torch.exp(logprobs)
-    weights -= flat_pool.index_select(0, pool_rows).masked_fill_(~has_draft[:, None], -torch.inf).exp_().mul_(ALPHA)
-    weights.clamp_(min=0)
-    drawn = draw(weights, torch.where(has_draft, uniform(seeds, positions, RESIDUAL), uniform(seeds, positions, FRESH)))
-    drawn = torch.where(is_greedy | is_broken | (drawn < 0), best_ids, drawn).clamp(min=0)
-
-    accept_probs = torch.where(is_greedy, holds, (1 - sum_last(weights.double())).clamp(min=0)).float()
-    accept_probs = torch.where(is_broken, 0.0, accept_probs)
-    row_ids = torch.where(holds, drafts, drawn)
-    return _verification(
-        row_ids, has_draft, holds, accept_probs, draft_logprobs, token_ids, query_lengths, draft_length
+    verdicts = _greedy_verdicts(best_ids, drafts, has_draft)
+    drawn = slice(None) if drawn_rows is None else drawn_rows
+    judged = judge_drafts(
+        logprobs, drafts[drawn], has_draft[drawn], draft_pool.flatten(0, 1), draft_rows[drawn], seeds, positions
     )
+    yielded = torch.where(judged.token_ids < 0, verdicts.token_ids[drawn], judged.token_ids)
+    for all_rows, of_drawn in (
+        (verdicts.token_ids, yielded),
+        (verdicts.is_accepted, judged.is_accepted),
+        (verdicts.accept_probs, judged.accept_probs),
+        (verdicts.draft_logprobs, judged.draft_logprobs),
+    ):
+        all_rows[drawn] = of_drawn
+    return _verification(verdicts, best_ids, is_broken, has_draft, token_ids, query_lengths, draft_length)
 
 
 def match_drafts(
     drawn_ids: Tensor, token_ids: Tensor, query_lengths: Tensor, is_broken: Tensor, draft_length: int
 ) -> Verification:
-    """Accept the drafts that the target's own tokens repeat. Also what rejection comes to when every row is greedy.
+    """Accept the drafts that the target's own tokens repeat: for coupled draws, and for greedy ones.
 
     drawn_ids: int [T], what the target drew in each row. token_ids: int [T] that the rows fed the model. query_lengths:
-    int [N] rows per sequence, 1 to 1 + draft_length. is_broken: bool [T], rows that draw nothing, so that no draft holds
-    there.
+    int [N] rows per sequence, 1 to 1 + draft_length. is_broken: bool [T], rows that drew nothing: no draft holds there,
+    and they yield drawn_ids, or 0.
     """
     num_rows = token_ids.shape[0]
     _check_vectors(num_rows, drawn_ids=drawn_ids, is_broken=is_broken)
     _, _, has_draft, drafts = _rows(token_ids, query_lengths, num_rows)
-    is_known = has_draft & (drafts >= 0)
-    holds = is_known & (drawn_ids == drafts) & ~is_broken
-    draft_logprobs = torch.where(is_known, 0.0, -torch.inf)
-    return _verification(
-        drawn_ids, has_draft, holds, holds.float(), draft_logprobs, token_ids, query_lengths, draft_length
-    )
+    verdicts = _greedy_verdicts(drawn_ids, drafts, has_draft)
+    return _verification(verdicts, drawn_ids, is_broken, has_draft, token_ids, query_lengths, draft_length)
 
 
 def accepted_prefix(
@@ -171,7 +219,7 @@ def force_tokens(
 
 
 def _rows(token_ids: Tensor, query_lengths: Tensor, num_rows: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Of each row [T]: its sequence, its place there, whether it judges a draft, and the token that the next row fed."""
+    """Of each row [T]: its sequence, place in it, whether it judges a draft, and the token that the next row fed."""
     _check_vectors(num_rows, token_ids=token_ids)
     check_shape("query_lengths", query_lengths, ("N",))
     sequence, place = spread_queries(query_lengths, num_rows)
@@ -179,23 +227,31 @@ def _rows(token_ids: Tensor, query_lengths: Tensor, num_rows: int) -> tuple[Tens
     return sequence, place, has_draft, token_ids.roll(-1)
 
 
+def _greedy_verdicts(drawn_ids: Tensor, drafts: Tensor, has_draft: Tensor) -> Verdicts:
+    """Verdicts of all rows, in new tensors, if a draft holds exactly when it equals the token drawn."""
+    holds = (drawn_ids == drafts) & (drafts >= 0) | ~has_draft
+    draft_logprobs = torch.where(has_draft & (drafts < 0), -torch.inf, 0.0)
+    return Verdicts(drawn_ids.int().clone(), holds, holds.float(), draft_logprobs)
+
+
 def _verification(
-    row_ids: Tensor,
+    verdicts: Verdicts,
+    drawn_ids: Tensor,
+    is_broken: Tensor,
     has_draft: Tensor,
-    holds: Tensor,
-    accept_probs: Tensor,
-    draft_logprobs: Tensor,
     token_ids: Tensor,
     query_lengths: Tensor,
     draft_length: int,
 ) -> Verification:
-    """The verdicts on drafts, completed by the last rows, which judge none, and by the accepted prefixes."""
+    """The verdicts without those of broken rows that judge a draft, and the prefix that they leave."""
+    is_refused = is_broken & has_draft
+    is_accepted = verdicts.is_accepted & ~is_refused
     return Verification(
-        row_ids.int(),
-        holds | ~has_draft,
-        torch.where(has_draft, accept_probs, 1.0),
-        torch.where(has_draft, draft_logprobs, 0.0),
-        *accepted_prefix(holds, token_ids, query_lengths, draft_length),
+        torch.where(is_broken, drawn_ids, verdicts.token_ids).int().clamp(min=0),
+        is_accepted,
+        torch.where(is_refused, 0.0, verdicts.accept_probs),
+        verdicts.draft_logprobs,
+        *accepted_prefix(is_accepted, token_ids, query_lengths, draft_length),
     )
 
 
@@ -205,6 +261,7 @@ def _check_vectors(num_rows: int, **vectors: Tensor) -> None:
 
 
 OPS: dict[str, Callable[..., Any]] = {
+    "judge_drafts": judge_drafts,
     "verify_drafts": verify_drafts,
     "match_drafts": match_drafts,
     "accepted_prefix": accepted_prefix,
