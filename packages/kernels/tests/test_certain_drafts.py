@@ -15,19 +15,17 @@ def verify(pool: torch.Tensor, is_certain: torch.Tensor | None, token_ids: torch
     """Every sequence feeds an anchor and two drafts, and reads slot 1."""
     rows = SEQUENCES * (1 + DRAFTS)
     logits = torch.randn(1 + DRAFTS, VOCAB, generator=torch.Generator().manual_seed(5)).repeat(SEQUENCES, 1)
-    no_row = torch.zeros(rows, dtype=torch.bool)
     return verify_drafts(
-        log_softmax(logits),
         logits.argmax(-1).int(),
         token_ids,
-        pool,
-        torch.ones(SEQUENCES, dtype=torch.int32),
         torch.full((SEQUENCES,), 1 + DRAFTS, dtype=torch.int32),
-        no_row,
-        no_row,
+        torch.zeros(rows, dtype=torch.bool),
+        log_softmax(logits),
         torch.arange(rows),
         torch.arange(rows) % (1 + DRAFTS),
-        is_certain,
+        pool,
+        torch.ones(SEQUENCES, dtype=torch.int32),
+        is_certain=is_certain,
     )
 
 
