@@ -10,8 +10,8 @@ import torch
 
 from thalweg.interfaces import ConfigError
 from thalweg.kernels.reference.sampling import (
-    _descending,
     argmax_lowest,
+    descending,
     draw,
     filter_mask,
     filtered_logprobs,
@@ -195,5 +195,5 @@ def test_the_order_of_float32_logits_is_that_of_a_stable_sort() -> None:
     logits[0, ::7] = -torch.inf
     logits[1, ::5], logits[1, 1::5] = 0.0, -0.0
     expected = torch.sort(logits, dim=-1, descending=True, stable=True).indices
-    assert torch.equal(_descending(logits), expected)
-    assert torch.equal(_descending(logits.double()), expected)
+    assert torch.equal(descending(logits), expected)
+    assert torch.equal(descending(logits.double()), expected)

@@ -11,6 +11,7 @@ from thalweg.interfaces import InvariantError
 from thalweg.kernels.reference import (
     async_inputs,
     attention,
+    bitmask,
     cache,
     casts,
     compressor,
@@ -20,6 +21,7 @@ from thalweg.kernels.reference import (
     gemm,
     hyper_connections,
     indexer,
+    logprobs,
     metadata,
     moe,
     norm,
@@ -27,6 +29,7 @@ from thalweg.kernels.reference import (
     quant,
     rope,
     sampling,
+    topk_lists,
     verification,
 )
 from thalweg.kernels.registry import Implementation, OpSpec, Registry, Tolerance
@@ -50,6 +53,9 @@ MODULES = (
     coupled,
     drafting,
     verification,
+    logprobs,
+    bitmask,
+    topk_lists,
     async_inputs,
 )
 
@@ -83,11 +89,22 @@ SUMMING_OPS = frozenset(
         "confidence",
         "judge_drafts",
         "verify_drafts",
+        "sum_smaller_probs",
     }
 )
 """Ops whose float results another order of summation, or another exp, changes; all others must be equal bit for bit."""
 
-GRAPH_SAFE_OPS = frozenset({*async_inputs.OPS, *drafting.OPS, *verification.OPS, "coupled_draw"})
+GRAPH_SAFE_OPS = frozenset(
+    {
+        "coupled_draw",
+        *async_inputs.OPS,
+        *bitmask.OPS,
+        *drafting.OPS,
+        *logprobs.OPS,
+        *topk_lists.OPS,
+        *verification.OPS,
+    }
+)
 """Ops whose reference reads nothing back, so that a graph can hold it on a device as well."""
 
 

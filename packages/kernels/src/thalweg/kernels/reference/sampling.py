@@ -113,7 +113,7 @@ def filter_mask(logits: Tensor, top_p: Tensor, top_k: Tensor) -> Tensor:
     if filtered.numel() == 0:
         return kept
     chosen = logits[filtered]
-    order = _descending(chosen)
+    order = descending(chosen)
     ordered = chosen.gather(-1, order).double()
     mass = torch.exp(ordered - ordered[:, :1])
     total = sum_last(mass).unsqueeze(-1)
@@ -127,7 +127,7 @@ def filter_mask(logits: Tensor, top_p: Tensor, top_k: Tensor) -> Tensor:
     return kept
 
 
-def _descending(logits: Tensor) -> Tensor:
+def descending(logits: Tensor) -> Tensor:
     """Ids int64 [n, V] from the largest logit to the smallest, lower id first among equals."""
     if logits.device.type != "cpu" or logits.dtype != torch.float32:
         return torch.sort(logits, dim=-1, descending=True, stable=True).indices
