@@ -7,6 +7,8 @@ from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from operator import index
 
+import numpy as np
+
 from thalweg.interfaces import ConfigError, shown
 
 
@@ -52,3 +54,13 @@ class StepTimeCurve:
     def time_ms(self, num_tokens: int) -> float:
         """Time of the graph that a batch of that many query tokens, at most `largest`, runs."""
         return self.times_ms[bisect_left(self.sizes, num_tokens)]
+
+    def interpolated(self, sizes: Sequence[int]) -> StepTimeCurve:
+        """The curve at other sizes, on straight lines between its points and flat before the first.
+
+        For few measured points, or points read off a chart. Raises ConfigError for sizes beyond the last point.
+        """
+        for i, size in enumerate(sizes):
+            if size > self.largest:
+                raise ConfigError(f"sizes[{i}] is {size}; the curve ends at {self.largest}")
+        return StepTimeCurve([(size, float(np.interp(size, self.sizes, self.times_ms))) for size in sizes])

@@ -11,6 +11,9 @@ from thalweg.dspark._json import is_integer, is_number, read_json, write_whole
 from thalweg.dspark.curve import StepTimeCurve
 from thalweg.interfaces import ConfigError, shown
 
+MAX_SIZE = 1 << 20
+"""No step has more query tokens than this."""
+
 
 def read_curve(path: str | os.PathLike[str]) -> StepTimeCurve:
     """The curve in a file. Raises ConfigError, naming the file and the point, for anything else."""
@@ -39,4 +42,6 @@ def curve_from_points(value: Any) -> StepTimeCurve:
         is_pair = isinstance(point, list) and len(point) == 2
         if not (is_pair and is_integer(point[0]) and is_number(point[1])):
             raise ConfigError(f"points[{i}] is {shown(point)}; an integer size and milliseconds are needed")
+        if point[0] > MAX_SIZE:
+            raise ConfigError(f"points[{i}] has size {shown(point[0])}; at most {MAX_SIZE} is possible")
     return StepTimeCurve([(size, float(time_ms)) for size, time_ms in value])

@@ -10,6 +10,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
+from thalweg.dspark._arrays import require_array
 from thalweg.dspark._json import is_integer, is_number, parse_json
 from thalweg.dspark.record_format import MAX_HEADER_BYTES, parse_header
 from thalweg.interfaces import ConfigError, shown
@@ -19,12 +20,35 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ConfidenceRecords:
-    """R verified rows of up to G drafts."""
+    """R verified rows of up to G drafts. Raises ConfigError, naming the row, for what cannot be such rows."""
 
     confidences: NDArray[np.float64]
     """[R, G]; NaN for drafts that were not verified."""
     num_accepted: NDArray[np.int64]
     """[R]"""
+
+    def __post_init__(self) -> None:
+        require_array("confidences", self.confidences, np.float64, num_dimensions=2)
+        require_array("num_accepted", self.num_accepted, np.int64, num_dimensions=1)
+        num_rows, draft_length = self.confidences.shape
+        if len(self.num_accepted) != num_rows or draft_length < 1:
+            raise ConfigError(
+                f"confidences has shape {self.confidences.shape} and num_accepted {len(self.num_accepted)} entries; "
+                "[R, G] with G of at least 1, and R are needed"
+            )
+        is_verified = ~np.isnan(self.confidences)
+        is_wrong = is_verified & ~((self.confidences >= 0) & (self.confidences <= 1))
+        is_wrong[:, 1:] |= is_verified[:, 1:] & ~is_verified[:, :-1]
+        if is_wrong.any():
+            row = int(is_wrong.any(axis=1).argmax())
+            found = shown(self.confidences[row].tolist())
+            raise ConfigError(f"confidences[{row}] is {found}; numbers from 0 to 1, then NaN are needed")
+        is_wrong_count = (self.num_accepted < 0) | (self.num_accepted > self.num_verified)
+        if is_wrong_count.any():
+            row = int(is_wrong_count.argmax())
+            raise ConfigError(
+                f"num_accepted[{row}] is {self.num_accepted[row]}; 0 to {self.num_verified[row]} are possible"
+            )
 
     @property
     def draft_length(self) -> int:
