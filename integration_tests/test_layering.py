@@ -18,7 +18,7 @@ ALLOWED = {
     "dspark": {"interfaces"},
     "cache": {"interfaces", "kernels"},
     "model": {"interfaces", "kernels"},
-    "engine": {"interfaces", "scheduler", "kernels", "cache", "model"},
+    "engine": {"interfaces", "scheduler", "kernels", "cache", "model", "dspark"},
 }
 
 

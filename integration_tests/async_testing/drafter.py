@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+
+from thalweg.interfaces import DraftRows, DraftSampler, TargetRows
 
 
 class OracleDrafter:
@@ -30,12 +31,17 @@ class OracleDrafter:
         """Tell it the whole text of a sequence, prompt included."""
         self._texts[sequence_id] = name, token_ids
 
-    def propose(
-        self, sequence_ids: NDArray[np.int64], positions: torch.Tensor, anchor_token_ids: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        drafts = np.empty((sequence_ids.size, self._draft_length), np.int32)
+    @property
+    def target_layer_ids(self) -> tuple[int, ...]:
+        return ()
+
+    def observe(self, rows: TargetRows) -> None:
+        """It knows what will be said."""
+
+    def propose(self, rows: DraftRows, sampler: DraftSampler) -> tuple[torch.Tensor, torch.Tensor]:
+        drafts = np.empty((rows.sequence_ids.size, self._draft_length), np.int32)
         confidences = np.empty(drafts.shape, np.float32)
-        for row, (sequence, anchor) in enumerate(zip(sequence_ids.tolist(), positions.tolist(), strict=True)):
+        for row, (sequence, anchor) in enumerate(zip(rows.sequence_ids.tolist(), rows.positions.tolist(), strict=True)):
             name, text = self._texts.get(sequence, ("", ()))
             for place in range(self._draft_length):
                 index = anchor + 1 + place

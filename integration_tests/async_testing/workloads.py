@@ -114,6 +114,7 @@ def run(
         arithmetic="float32",
         async_scheduling=is_async,
         check_lengths=True,
+        verification="coupled",
         **workload.options,
     )
     drafter = None

@@ -104,7 +104,7 @@ def test_a_command_line_that_does_not_parse_is_one_line(
         (("--mode", "fast"), "--mode is 'fast': expected quant or plain"),
         (("--max-num-seqs", "0"), "max_num_seqs is 0"),
         (("--num-blocks", "8", "--memory-fraction", "0.5"), "give one of them"),
-        (("--draft-length", "3"), "draft_length is 3"),
+        (("--draft-length", "-3"), "draft_length is -3"),
         (("--prompts-file", "/nowhere/prompts.txt"), "/nowhere/prompts.txt cannot be read"),
         (("--model", "/nowhere/model"), "/nowhere/model"),
     ],

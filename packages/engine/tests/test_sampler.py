@@ -37,6 +37,8 @@ def make_inputs(
         eos_token_ids=np.full(count, -1, np.int32),
         forbidden_rows=pairs[:, 0].copy(),
         forbidden_ids=pairs[:, 1].copy(),
+        draft_read_slots=np.zeros(count, np.int32),
+        draft_write_slots=np.zeros(count, np.int32),
     )
 
 

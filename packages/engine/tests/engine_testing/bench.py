@@ -16,7 +16,7 @@ from thalweg.engine.inputs import InputBuilder
 from thalweg.engine.model_device import ModelDevice
 from thalweg.engine.model_inputs import ModelInputs
 from thalweg.engine.runner import StreamRunner
-from thalweg.engine.sampler import Sampler
+from thalweg.engine.sample_stage import SampleStage, VerificationRule
 from thalweg.engine.timeline import Timeline
 from thalweg.engine.token_rows import CompressedVocabulary
 from thalweg.engine.tokenizer import Tokenizer
@@ -42,6 +42,7 @@ class Bench:
         num_blocks: int = 41,
         draft_length: int = 0,
         step_times: tuple[tuple[int, float], ...] = (),
+        verification: VerificationRule = "coupled",
         backend: CpuBackend | None = None,
         timeline: Timeline | None = None,
         communicator: Communicator | None = None,
@@ -64,7 +65,7 @@ class Bench:
         self.backend = CpuBackend() if backend is None else backend
         self.runner = StreamRunner(
             self.backend,
-            self._device(num_blocks, draft_length),
+            self._device(num_blocks, draft_length, scheduler_config.max_num_seqs, verification),
             InputBuilder(self._shape(draft_length), CompressedVocabulary.none()),
             has_variable_length=bool(step_times),
             check_lengths=True,
@@ -120,15 +121,25 @@ class Bench:
     def _shape(self, draft_length: int) -> MetadataShape:
         return MetadataShape(BLOCK, 4, 5 + draft_length, (2,))
 
-    def _device(self, num_blocks: int, draft_length: int) -> ModelDevice:
+    def _device(
+        self, num_blocks: int, draft_length: int, max_num_seqs: int, verification: VerificationRule
+    ) -> ModelDevice:
         ops, upload = bind("cpu"), Uploader(self.backend)
         pools: Any = SimpleNamespace(blocks=torch.zeros(num_blocks, 1), states=torch.zeros(6, 1))
         inputs = ModelInputs(
             self.backend, ops, upload, self._shape(draft_length), 64, CompressedVocabulary.none(), VOCAB
         )
-        sampler = Sampler(ops, upload, is_coupled=draft_length > 0)
+        stage = SampleStage(
+            self.backend,
+            ops,
+            upload,
+            vocab_size=VOCAB,
+            num_draft_slots=1 + max_num_seqs,
+            drafter=self.drafter,
+            verification=verification,
+        )
         model: Any = self.model
-        return ModelDevice(self.backend, ops, upload, model, pools, inputs, sampler, self.drafter)
+        return ModelDevice(model, pools, inputs, stage, self.drafter)
 
 
 def params(**values: object) -> SamplingParams:

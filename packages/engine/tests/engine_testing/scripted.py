@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from thalweg.engine.tokenizer import Tokenizer
+from thalweg.interfaces import DraftRows, DraftSampler, TargetRows
 from thalweg.model.metadata import ForwardBatch
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
@@ -38,7 +39,7 @@ class ScriptedModel:
     def paged_memory(self, pools: Any, metadata: Any, positions: torch.Tensor) -> None:
         """No cache is read."""
 
-    def forward(self, batch: ForwardBatch, memory: None) -> torch.Tensor:
+    def forward(self, batch: ForwardBatch, memory: None, features: None = None) -> torch.Tensor:
         self.batches.append(batch)
         self.on_forward(len(self.batches) - 1)
         return batch.token_ids
@@ -73,13 +74,18 @@ class ScriptedDrafter:
     def draft_length(self) -> int:
         return self._draft_length
 
-    def propose(
-        self, sequence_ids: NDArray[np.int64], positions: torch.Tensor, anchor_token_ids: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        drafts = torch.empty((sequence_ids.size, self._draft_length), dtype=torch.int32)
+    @property
+    def target_layer_ids(self) -> tuple[int, ...]:
+        return ()
+
+    def observe(self, rows: TargetRows) -> None:
+        """It knows what the model will say."""
+
+    def propose(self, rows: DraftRows, sampler: DraftSampler) -> tuple[torch.Tensor, torch.Tensor]:
+        drafts = torch.empty((rows.sequence_ids.size, self._draft_length), dtype=torch.int32)
         confidences = torch.empty(drafts.shape, dtype=torch.float32)
         for row, (sequence, position, token_id) in enumerate(
-            zip(sequence_ids.tolist(), positions.tolist(), anchor_token_ids.tolist(), strict=True)
+            zip(rows.sequence_ids.tolist(), rows.positions.tolist(), rows.anchor_token_ids.tolist(), strict=True)
         ):
             for place in range(self._draft_length):
                 index = position + 1 + place

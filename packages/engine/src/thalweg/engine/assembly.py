@@ -18,7 +18,8 @@ from thalweg.engine.model_device import ModelDevice
 from thalweg.engine.model_inputs import ModelInputs
 from thalweg.engine.pool_sizes import PoolSizes, size_pools
 from thalweg.engine.runner import StreamRunner
-from thalweg.engine.sampler import Sampler
+from thalweg.engine.sample_stage import SampleStage
+from thalweg.engine.sections import SpeculationConfig
 from thalweg.engine.statistics import Capacity
 from thalweg.engine.timeline import Timeline
 from thalweg.engine.token_rows import CompressedVocabulary
@@ -45,7 +46,7 @@ def build_engine(
     """Load the checkpoint and wire everything together.
 
     communicator: of the data-parallel group that this rank steps with. timeline: records what host and device do.
-    drafter: proposes drafts, which are verified by matching. step_times: (query tokens, milliseconds) of decode steps;
+    drafter: proposes drafts. step_times: (query tokens, milliseconds) of decode steps;
     given, verify lengths vary. model: this checkpoint, loaded before, to share its weights. core: makes the scheduler.
     Raises ConfigError for options or config values that are not supported, CheckpointError for a damaged checkpoint,
     CapacityError when the cache would be too small, BackendUnavailableError for a backend that is not installed.
@@ -97,7 +98,16 @@ def build_engine(
         model = Model.load(path, mode=config.mode, arithmetic=config.arithmetic, ops=ops)
     runner = StreamRunner(
         backend,
-        build_device(backend, ops, model, geometry, sizes, drafter),
+        build_device(
+            backend,
+            ops,
+            model,
+            geometry,
+            sizes,
+            drafter,
+            speculation=config.speculation,
+            max_num_seqs=config.scheduler.max_num_seqs,
+        ),
         InputBuilder(MetadataShape.of(geometry), compressed_vocabulary(model)),
         has_variable_length=bool(step_times),
         check_lengths=config.backend.check_lengths,
@@ -118,28 +128,46 @@ def build_engine(
 
 
 def build_device(
-    backend: Backend, ops: Any, model: Model, geometry: CacheGeometry, sizes: PoolSizes, drafter: Drafter | None
+    backend: Backend,
+    ops: Any,
+    model: Model,
+    geometry: CacheGeometry,
+    sizes: PoolSizes,
+    drafter: Drafter | None = None,
+    *,
+    pools: CachePools | None = None,
+    speculation: SpeculationConfig | None = None,
+    max_num_seqs: int = 0,
 ) -> ModelDevice:
-    """The device work of a model, with a cache of its own."""
+    """The device work of a model.
+
+    pools: the cache, where the drafter has it already; None makes one. speculation: how drafts are verified, None = by
+    default. max_num_seqs: sequences that may have drafts.
+    """
     upload = Uploader(backend)
-    return ModelDevice(
+    speculation = SpeculationConfig() if speculation is None else speculation
+    stage = SampleStage(
         backend,
         ops,
         upload,
-        model,
-        CachePools(geometry, sizes.num_blocks, sizes.num_state_slots, backend.device),
-        ModelInputs(
-            backend,
-            ops,
-            upload,
-            MetadataShape.of(geometry),
-            sizes.table_width,
-            compressed_vocabulary(model),
-            model.config.vocab_size,
-        ),
-        Sampler(ops, upload, is_coupled=drafter is not None),
-        drafter,
+        vocab_size=model.config.vocab_size,
+        num_draft_slots=1 + max_num_seqs,
+        drafter=drafter,
+        verification=speculation.verification,
+        draft_positions=speculation.draft_positions,
     )
+    inputs = ModelInputs(
+        backend,
+        ops,
+        upload,
+        MetadataShape.of(geometry),
+        sizes.table_width,
+        compressed_vocabulary(model),
+        model.config.vocab_size,
+    )
+    if pools is None:
+        pools = CachePools(geometry, sizes.num_blocks, sizes.num_state_slots, backend.device)
+    return ModelDevice(model, pools, inputs, stage, drafter)
 
 
 def cache_geometry(facts: ModelConfig, config: EngineConfig, draft_length: int = 0) -> CacheGeometry:

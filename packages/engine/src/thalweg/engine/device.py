@@ -26,6 +26,8 @@ class Prepared:
     """int32 [N]"""
     context_lengths: torch.Tensor
     """int32 [N] tokens in the cache after the step, every draft included."""
+    state_slots: torch.Tensor
+    """int32 [N]"""
     selected_rows: torch.Tensor | None
     """int64 [S] query rows whose logits are needed; None = all."""
     host_query_lengths: torch.Tensor | None = None
@@ -57,6 +59,10 @@ class HostCopies:
     """bool [N]"""
     context_lengths: torch.Tensor
     """int32 [N]"""
+    accept_probs: torch.Tensor
+    """float32 [N, G] how likely each draft of this step was to be accepted; NaN where none was verified."""
+    draft_faults: torch.Tensor
+    """int32 [2] what the drafter got wrong: ids outside the vocabulary, confidences outside 0..1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +74,9 @@ class Sampled:
     num_accepted: torch.Tensor
     """int32 [N] drafts accepted."""
     draft_ids: torch.Tensor
-    """int32 [N, G]"""
+    """int32 [N, G] valid ids."""
     confidences: torch.Tensor
-    """float32 [N, G], 0 where the sequence has just ended."""
+    """float32 [N, G] from 0 to 1, 0 where the sequence has just ended."""
     host: HostCopies
 
     @property

@@ -55,13 +55,15 @@ class ModelInputs:
     def _prefill(self, inputs: PrefillInputs) -> Prepared:
         upload, rows = self._upload, inputs.rows
         query_lengths = upload(inputs.query_lengths)
+        metadata = PrefillMetadata(**upload.fields(inputs.metadata.metadata()))
         return Prepared(
             batch=ForwardBatch(
                 token_ids=upload(rows.token_ids), positions=upload(rows.positions), ngram_ids=upload(rows.ngram_ids)
             ),
-            metadata=PrefillMetadata(**upload.fields(inputs.metadata.metadata())),
+            metadata=metadata,
             query_lengths=query_lengths,
             context_lengths=upload(inputs.context_lengths),
+            state_slots=metadata.state_slots,
             selected_rows=query_lengths.long().cumsum(0) - 1,
         )
 
@@ -77,10 +79,11 @@ class ModelInputs:
         contexts = ops.correct_context_lengths(
             upload(inputs.base_lengths), lengths, previous_rows, num_accepted, draft_length
         )
+        state_slots = upload(inputs.state_slots)
         rows = ops.decode_metadata(
             lengths,
             contexts,
-            upload(inputs.state_slots),
+            state_slots,
             upload(inputs.block_ids),
             upload(inputs.block_offsets),
             upload(inputs.is_placeholder),
@@ -113,7 +116,7 @@ class ModelInputs:
             ngram_ids=ngram_ids,
             valid_mask=rows.valid_mask if inputs.is_placeholder.any() else None,
         )
-        return Prepared(batch, _metadata(rows), lengths, contexts, None, host_lengths)
+        return Prepared(batch, _metadata(rows), lengths, contexts, state_slots, None, host_lengths)
 
 
 def _of_no_step(like: torch.Tensor, draft_length: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

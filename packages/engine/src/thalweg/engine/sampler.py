@@ -11,10 +11,10 @@ from typing import Any
 
 import torch
 
+from thalweg.engine.drawn_rows import drawn_rows
 from thalweg.engine.sampler_inputs import ROW_POSITION_STRIDE, SamplerInputs
 from thalweg.engine.upload import Uploader
 from thalweg.interfaces import InvariantError
-from thalweg.kernels.reference.sampling import GREEDY_BELOW
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,22 +42,26 @@ class Sampler:
 
     def sample(self, logits: torch.Tensor, inputs: SamplerInputs) -> Draws:
         """Draw one token per sampled row. logits: float32 [S, V]; may be overwritten."""
+        broken = self.clean(logits, inputs)
+        token_ids: torch.Tensor = self._ops.argmax_lowest(logits)
+        drawn = drawn_rows(self._upload, inputs, inputs.sequence_rows)
+        if drawn is not None:
+            positions = self._upload(inputs.row_positions(self._stride)[drawn.host_rows])
+            drawn.put(token_ids, self._draw_tokens(drawn.part(logits), *drawn.filters, drawn.seeds, positions))
+        return Draws(token_ids, broken)
+
+    def clean(self, logits: torch.Tensor, inputs: SamplerInputs) -> torch.Tensor:
+        """Mask what may not be drawn, and find the broken rows, bool [S]; afterwards all numbers are usable."""
         if logits.shape[0] != inputs.sequence_rows.size:
             raise InvariantError(f"{logits.shape[0]} rows of logits for {inputs.sequence_rows.size} sampled rows")
         if inputs.forbidden_rows.size:
             pairs = self._upload(inputs.forbidden_rows), self._upload(inputs.forbidden_ids)
             logits.index_put_(pairs, torch.full((), -torch.inf, dtype=logits.dtype, device=logits.device))
-        broken = ~torch.isfinite(logits.amax(dim=-1))
-        logits.masked_fill_(broken[:, None], 0.0)
-        return Draws(self._draw(logits, inputs), broken)
+        return zero_broken_rows(logits)
 
-    def _draw(self, logits: torch.Tensor, inputs: SamplerInputs) -> torch.Tensor:
-        if (inputs.temperatures < GREEDY_BELOW).all():
-            greedy: torch.Tensor = self._ops.argmax_lowest(logits)
-            return greedy
-        per_sequence = (inputs.temperatures, inputs.top_ps, inputs.top_ks, inputs.seeds)
-        parameters = [values[inputs.sequence_rows] for values in per_sequence]
-        drawn: torch.Tensor = self._draw_tokens(
-            logits, *map(self._upload, parameters), self._upload(inputs.row_positions(self._stride))
-        )
-        return drawn
+
+def zero_broken_rows(logits: torch.Tensor) -> torch.Tensor:
+    """Rows bool [n] whose largest logit is not finite; they become zeros, so that whatever reads them finds numbers."""
+    broken = ~torch.isfinite(logits.amax(dim=-1))
+    logits.masked_fill_(broken[:, None], 0.0)
+    return broken

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from thalweg.engine.requests import SamplingRow
 from thalweg.interfaces import StepCorrection, StepKind, StepPlan
+from thalweg.kernels.reference.sampling import GREEDY_BELOW
 
 ROW_POSITION_STRIDE = 10000019
 """Later rows of a step use random streams far from those of any first row, unless draws are coupled."""
@@ -46,6 +47,16 @@ class SamplerInputs:
     """[F] sampled rows of the (row, token) pairs that must not be drawn."""
     forbidden_ids: NDArray[np.int64]
     """[F] token ids of those pairs."""
+    draft_read_slots: NDArray[np.int32]
+    """[N] where the distributions of the drafts under judgement are kept; 0 = they have none."""
+    draft_write_slots: NDArray[np.int32]
+    """[N] where those of the next drafts go; 0 = nowhere."""
+
+    @property
+    def is_greedy(self) -> NDArray[np.bool_]:
+        """[N] sequences that take the argmax."""
+        greedy: NDArray[np.bool_] = self.temperatures < GREEDY_BELOW
+        return greedy
 
     def row_positions(self, stride: int = ROW_POSITION_STRIDE) -> NDArray[np.int64]:
         """[S] position of each sampled row in its sequence's random stream; `stride` lies between rows."""
@@ -86,6 +97,8 @@ def build_sampler_inputs(
         eos_token_ids=np.array([row.eos_token_id for row in rows], np.int32),
         forbidden_rows=forbidden_rows,
         forbidden_ids=forbidden_ids,
+        draft_read_slots=lengths.draft_read_slots,
+        draft_write_slots=lengths.draft_write_slots,
     )
 
 

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from thalweg.dspark import parse_temperatures
 from thalweg.interfaces import ConfigError, is_same, shown
 from thalweg.interfaces.backend import BACKEND_NAMES
 
@@ -64,26 +65,40 @@ class CacheConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpeculationConfig:
-    """How drafts are proposed and verified. This version has no drafter, so every option stays at its default."""
+    """How drafts are proposed and verified."""
 
     draft_length: int | None = None
-    """Draft tokens per step. None: what the checkpoint's drafter proposes, 0 without a drafter."""
+    """Draft tokens per step. None: what the checkpoint's drafter was trained for, 0 without a drafter."""
     variable_length: bool = False
+    """Verify as many drafts as pay, by confidence and step time, and not all of them."""
     verification: Literal["rejection", "coupled"] = "rejection"
+    """By rejection sampling, or by matching tokens that depend on seed and index alone."""
     draft_positions: Literal["per_step", "absolute"] = "per_step"
+    """Random numbers of a draft: new in every step, or by its index, which is biased with variable_length."""
     confidence_temperatures: tuple[float, ...] = ()
+    """Divide the drafter's confidence logits: one for all drafts, or one each; none means 1."""
 
     def __post_init__(self) -> None:
-        reason = "this version has no drafter"
-        if self.draft_length is not None and (not is_int(self.draft_length) or self.draft_length != 0):
-            raise ConfigError(f"draft_length is {shown(self.draft_length)}; only None or 0 is accepted, {reason}")
+        length = self.draft_length
+        if length is not None and (not is_int(length) or not 0 <= length < 1 << 31):
+            raise ConfigError(f"draft_length is {shown(length)}; it must be None or an integer from 0 to 2**31-1")
         require_bool("variable_length", self.variable_length)
         require_choice("verification", self.verification, ("rejection", "coupled"))
         require_choice("draft_positions", self.draft_positions, ("per_step", "absolute"))
-        require_default("variable_length", self.variable_length, False, reason)
-        require_default("verification", self.verification, "rejection", reason)
-        require_default("draft_positions", self.draft_positions, "per_step", reason)
-        require_default("confidence_temperatures", self.confidence_temperatures, (), reason)
+        if not isinstance(self.confidence_temperatures, tuple):
+            raise ConfigError(
+                f"confidence_temperatures is {shown(self.confidence_temperatures)}; it must be a tuple of numbers"
+            )
+        self.temperatures(length or max(1, len(self.confidence_temperatures)))
+        if length == 0 and self.variable_length:
+            raise ConfigError("variable_length is True with draft_length 0; without drafts there is no length to vary")
+
+    def temperatures(self, draft_length: int) -> tuple[float, ...]:
+        """One for each of so many drafts, at least 1. Raises ConfigError for another number of values, and bad ones."""
+        try:
+            return parse_temperatures(self.confidence_temperatures, draft_length)
+        except ConfigError as error:
+            raise ConfigError(f"confidence_temperatures is {shown(self.confidence_temperatures)}; {error}") from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,64 @@
+"""What a drafter hands over is put right here, on the device: whatever it proposes, a step can verify it.
+
+Letters: N sequences, G draft length, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedDrafts:
+    """Drafts that a step can verify."""
+
+    token_ids: torch.Tensor
+    """int32 [N, G] valid ids."""
+    confidences: torch.Tensor
+    """float32 [N, G] from 0 to 1."""
+    is_certain: torch.Tensor
+    """bool [N, G] drafts that nobody drew: each stands for a distribution that holds nothing else."""
+    faults: torch.Tensor
+    """int32 [2] ids outside the vocabulary, confidences outside 0..1."""
+
+
+def check_drafts(
+    token_ids: torch.Tensor,
+    confidences: torch.Tensor,
+    drawn: Sequence[torch.Tensor],
+    shape: tuple[int, int],
+    vocab_size: int,
+) -> CheckedDrafts:
+    """Put the proposals of a drafter right: an id outside the vocabulary becomes the last one, with confidence 0; a
+    confidence outside 0..1, or not a number, becomes 0.
+
+    token_ids: int [N, G]. confidences: float [N, G]. drawn: int32 [N] per place, what the sampler drew, for as many
+    places as it was asked. shape: (N, G). Raises ValueError for tensors of another shape or kind.
+    """
+    _check_tensors(token_ids, confidences, shape)
+    is_illegal = (token_ids < 0) | (token_ids >= vocab_size)
+    ids = torch.where(is_illegal, vocab_size - 1, token_ids).int()
+    values = confidences.float()
+    is_bad = ~((values >= 0) & (values <= 1))
+    is_certain = torch.ones_like(is_illegal)
+    for place, drawn_ids in enumerate(drawn):
+        is_certain[:, place] = (drawn_ids != ids[:, place]) | is_illegal[:, place]
+    return CheckedDrafts(
+        ids,
+        values.masked_fill(is_bad | is_illegal, 0.0),
+        is_certain,
+        torch.stack((is_illegal.sum(), is_bad.sum())).int(),
+    )
+
+
+def _check_tensors(token_ids: torch.Tensor, confidences: torch.Tensor, shape: tuple[int, int]) -> None:
+    for name, tensor in (("draft ids", token_ids), ("confidences", confidences)):
+        if tensor.shape != shape:
+            raise ValueError(f"the drafter's {name} have shape {list(tensor.shape)}; {list(shape)} is needed")
+    if token_ids.dtype not in (torch.int32, torch.int64):
+        raise ValueError(f"the drafter's draft ids have dtype {token_ids.dtype}; int32 or int64 is needed")
+    if not confidences.dtype.is_floating_point:
+        raise ValueError(f"the drafter's confidences have dtype {confidences.dtype}; a floating-point one is needed")

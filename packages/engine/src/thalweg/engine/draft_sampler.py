@@ -1,0 +1,101 @@
+"""How drafts are drawn: with the parameters of their request, from random streams of their own.
+
+Letters: N sequences, G draft length, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+import torch
+
+from thalweg.engine.draft_pool import DraftPool
+from thalweg.engine.drawn_rows import drawn_rows
+from thalweg.engine.sampler import zero_broken_rows
+from thalweg.engine.sampler_inputs import ROW_POSITION_STRIDE, SamplerInputs
+from thalweg.engine.upload import Uploader
+
+DRAFT_SEED_OFFSET = 1000000007
+"""Added to the seed of a request, so that drafts are independent of the draws that judge them."""
+
+DraftPositions = Literal["per_step", "absolute"]
+
+
+def draft_positions(first: torch.Tensor, place: int, rule: DraftPositions) -> torch.Tensor:
+    """int64 [N] position of draft `place` in its sequence's random stream.
+
+    first: int [N] index of the token that the first draft proposes. `per_step`: the position of the row that will judge
+    the draft, so no draft of a later step draws the same number. `absolute`: the index of the draft's own token; with
+    verify lengths that vary by confidence this biases what is accepted.
+    """
+    return first.long() + place * (ROW_POSITION_STRIDE if rule == "per_step" else 1)
+
+
+class SeededDraftSampler:
+    """Draws the drafts of one step; satisfies `thalweg.interfaces.DraftSampler`.
+
+    first_positions: int [N] index of the token that each sequence's first draft proposes. With a pool, drafts are drawn
+    fresh and their distributions are kept in it, except of greedy requests. Without one they are coupled to the tokens
+    they guess: same seed, position by `absolute`.
+    """
+
+    def __init__(
+        self,
+        ops: Any,
+        upload: Uploader,
+        inputs: SamplerInputs,
+        first_positions: torch.Tensor,
+        draft_length: int,
+        *,
+        rule: DraftPositions,
+        pool: DraftPool | None,
+    ) -> None:
+        self._ops = ops
+        self._first_positions = first_positions
+        self._rule: DraftPositions = "absolute" if pool is None else rule
+        self._pool = pool
+        self._draft_length = draft_length
+        self._drawn = drawn_rows(
+            upload,
+            inputs,
+            np.arange(inputs.sequence_ids.size),
+            seed_offset=0 if pool is None else DRAFT_SEED_OFFSET,
+        )
+        self._write_slots = None if self._drawn is None else upload(inputs.draft_write_slots[self._drawn.host_rows])
+        self.drawn: list[torch.Tensor] = []
+        """int32 [N] per place so far."""
+
+    def sample(self, place: int, logits: torch.Tensor) -> torch.Tensor:
+        """Ids int32 [N] of draft `place` from logits float32 [N, V], which may be overwritten.
+
+        Logits that are not numbers count as equal. Raises ValueError for a place out of turn.
+        """
+        if place != len(self.drawn) or place >= self._draft_length:
+            raise ValueError(
+                f"place is {place}; of {self._draft_length} drafts {len(self.drawn)} are drawn, and they come in order"
+            )
+        zero_broken_rows(logits)
+        token_ids: torch.Tensor = self._ops.argmax_lowest(logits)
+        if self._drawn is not None:
+            positions = self._drawn.part(draft_positions(self._first_positions, place, self._rule))
+            self._drawn.put(token_ids, self._draw(place, self._drawn.part(logits), positions))
+        self.drawn.append(token_ids)
+        return token_ids
+
+    def keep(self, is_certain: torch.Tensor) -> None:
+        """Remember which drafts, bool [N, G], were not drawn from what is in the pool."""
+        if self._pool is not None and self._drawn is not None and self._write_slots is not None:
+            self._pool.store_certain(self._write_slots, self._drawn.part(is_certain))
+
+    def _draw(self, place: int, logits: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        drawn = self._drawn
+        assert drawn is not None
+        if self._pool is None:
+            coupled: torch.Tensor = self._ops.coupled_tokens(logits, *drawn.filters, drawn.seeds, positions)
+            return coupled
+        logprobs = self._ops.filtered_logprobs(logits, *drawn.filters)
+        assert self._write_slots is not None
+        self._pool.store(place, self._write_slots, logprobs)
+        fresh: torch.Tensor = self._ops.draw(logprobs.exp(), self._ops.uniform(drawn.seeds, positions))
+        return fresh

@@ -1,0 +1,64 @@
+"""The rows of a step that are drawn at random, apart from the greedy ones, which need nothing but an argmax.
+
+Letters: n rows, R of them drawn.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from thalweg.engine.sampler_inputs import SamplerInputs
+from thalweg.engine.upload import Uploader
+
+
+@dataclass(frozen=True, slots=True)
+class DrawnRows:
+    """Where the drawn rows are, and how each is drawn."""
+
+    host_rows: NDArray[np.int64]
+    """[R] ascending."""
+    rows: torch.Tensor | None
+    """int64 [R] the same on the device; None = every row."""
+    filters: tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+    """[R] temperature float32, top-p float32, top-k int32."""
+    seeds: torch.Tensor
+    """uint64 [R]"""
+
+    def part(self, values: torch.Tensor) -> torch.Tensor:
+        """[R, ...] of [n, ...]."""
+        return values if self.rows is None else values[self.rows]
+
+    def put(self, into: torch.Tensor, values: torch.Tensor) -> None:
+        """Write values [R, ...] into [n, ...]."""
+        if self.rows is None:
+            into.copy_(values)
+        else:
+            into.index_copy_(0, self.rows, values)
+
+
+def drawn_rows(
+    upload: Uploader, inputs: SamplerInputs, sequence_rows: NDArray[np.int64], *, seed_offset: int = 0
+) -> DrawnRows | None:
+    """The drawn ones of rows that belong to these sequences [n]; None if there are none.
+
+    seed_offset: added to every seed, modulo 2**64.
+    """
+    is_drawn = ~inputs.is_greedy[sequence_rows]
+    rows = np.flatnonzero(is_drawn)
+    if not rows.size:
+        return None
+    sequences = sequence_rows[rows]
+    return DrawnRows(
+        host_rows=rows,
+        rows=None if rows.size == sequence_rows.size else upload(rows),
+        filters=(
+            upload(inputs.temperatures[sequences]),
+            upload(inputs.top_ps[sequences]),
+            upload(inputs.top_ks[sequences]),
+        ),
+        seeds=upload(inputs.seeds[sequences] + np.uint64(seed_offset)),
+    )
