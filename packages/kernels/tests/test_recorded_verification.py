@@ -56,7 +56,7 @@ def step(vectors: VectorLoader) -> Step:
 
 
 def verify(step: Step, *, draw_greedy_rows: bool = False, name_certain: bool = False) -> Verification:
-    """draw_greedy_rows: treat them as any other, as the recording did. name_certain: instead of reading the pool's pads."""
+    """draw_greedy_rows: treat them as any other, as the recording did. name_certain: do not read the pool's pads."""
     d = step.recorded
     rows = None if draw_greedy_rows else (~step.is_greedy).nonzero().squeeze(1)
     chosen = slice(None) if rows is None else rows

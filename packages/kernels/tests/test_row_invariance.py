@@ -21,7 +21,10 @@ def random(*shape: int, dtype: torch.dtype = torch.float64, seed: int = 0, scale
 
 
 @pytest.mark.parametrize("dtype", CARRIERS)
-@pytest.mark.parametrize(("depth", "width"), [(64, 256), (256, 24), (256, 128), (256, 513), (1280, 64), (5120, 40)])
+@pytest.mark.parametrize(
+    ("depth", "width"),
+    [(64, 256), (256, 24), (256, 128), (256, 513), (1280, 64), (5120, 40), (64, 1), (768, 1), (5376, 1), (768, 2)],
+)
 def test_a_matmul_row_is_independent_of_the_batch(dtype: torch.dtype, depth: int, width: int) -> None:
     x, weight = random(ROWS, depth, dtype=dtype), random(width, depth, dtype=dtype, seed=1)
     assert rows_that_depend_on_the_batch(lambda ids: ops.matmul(x[ids], weight), ROWS) == []

@@ -77,13 +77,15 @@ def row_products(x: Tensor, weight: Tensor) -> Tensor:
     """matmul without checks and gradients."""
     rows, depth = x.shape
     width = weight.shape[0]
+    if width == 1:  # a library takes this for matrix times vector, where the bits depend on a row's place in its tile
+        return row_products(x, weight.repeat(2, 1))[:, :1]
     tiles = _tiles(x)
     product = torch.bmm(tiles, weight.t().expand(tiles.shape[0], depth, width))
     return product.view(tiles.shape[0] * TILE_ROWS, width)[:rows]
 
 
 def batched_row_products(x: Tensor, weight: Tensor) -> Tensor:
-    """x [b, n, K] times the transpose of weight [b, N, K], one by one -> [b, n, N], with the bits of row_products."""
+    """x [b, n, K] times the transpose of weight [b, N, K], one by one -> [b, n, N > 1], with the bits of row_products."""
     batch, rows, _ = x.shape
     tiles = _tiles(x)
     if rows > TILE_ROWS:
