@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,11 @@ import pytest
 
 from thalweg.model import ModelConfig, small_config, write_random_checkpoint
 from thalweg.model.safetensors_writer import header_bytes
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from model_testing.cases import Case, case_directory
+from model_testing.paged_cache import PagedCache
 
 INDEX = "model.safetensors.index.json"
 
@@ -108,3 +115,16 @@ def editable(random_checkpoint: Path, tmp_path: Path) -> EditableCheckpoint:
     """A copy of the sound checkpoint to damage."""
     shutil.copytree(random_checkpoint, tmp_path / "copy")
     return EditableCheckpoint(tmp_path / "copy")
+
+
+@pytest.fixture(scope="session")
+def make_cache() -> Callable[..., PagedCache]:
+    """PagedCache(model, num_blocks, num_slots, seed)."""
+    return PagedCache
+
+
+@pytest.fixture(scope="session")
+def load_case(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Case]:
+    """Case(name, mode, arithmetic) of the checkpoints in `model_testing.cases`, loaded once each."""
+    directory = functools.cache(lambda name: case_directory(name, lambda: tmp_path_factory.mktemp("drafts")))
+    return functools.cache(lambda name, mode="quant", arithmetic="exact": Case.load(directory(name), mode, arithmetic))
