@@ -85,7 +85,9 @@ def row_products(x: Tensor, weight: Tensor) -> Tensor:
 
 
 def batched_row_products(x: Tensor, weight: Tensor) -> Tensor:
-    """x [b, n, K] times the transpose of weight [b, N, K], one by one -> [b, n, N > 1], with the bits of row_products."""
+    """x [b, n, K] times the transpose of weight [b, N, K], one by one -> [b, n, N], N > 1, with the bits of
+    row_products.
+    """
     batch, rows, _ = x.shape
     tiles = _tiles(x)
     if rows > TILE_ROWS:
