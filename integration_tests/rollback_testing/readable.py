@@ -60,11 +60,7 @@ class ReadableBytes:
 
     def parts_of_next(self, cached: int) -> dict[str, Masks]:
         """What the next step of the backbone reads, by name: single records of a slot, whole streams of the blocks."""
-        parts: dict[str, Masks] = {}
-        for layer in range(self._geometry.num_layers):
-            for position in self._older(cached):
-                mask = parts[f"window {layer} at {position}"] = self._nothing()
-                self._mark_window(mask[0], layer, [position])
+        parts = self._window_records(range(self._geometry.num_layers), self._older(cached))
         for layer in self._geometry.pooling_layers:
             for position in self._open_group(layer, cached):
                 mask = parts[f"open row {layer} at {position}"] = self._nothing()
@@ -73,6 +69,19 @@ class ReadableBytes:
             entries = range(cached // self._geometry.compress_ratios[part.layer])
             self._mark_main(parts.setdefault(f"main {part.layer}", self._nothing())[1], part, entries)
             self._mark_index_keys(parts.setdefault(f"index keys {part.layer}", self._nothing())[1], part, entries)
+        return parts
+
+    def parts_of_drafts(self, cached: int) -> dict[str, Masks]:
+        """What the drafter reads, by name: single records of its window rings."""
+        layers = range(self._geometry.num_layers, self._geometry.num_run_time_layers)
+        return self._window_records(layers, range(max(0, cached - self._geometry.window_size), cached))
+
+    def _window_records(self, layers: Iterable[int], positions: Iterable[int]) -> dict[str, Masks]:
+        parts: dict[str, Masks] = {}
+        for layer in layers:
+            for position in positions:
+                mask = parts[f"window {layer} at {position}"] = self._nothing()
+                self._mark_window(mask[0], layer, [position])
         return parts
 
     def _readable(self, cached: int, window: range) -> Masks:

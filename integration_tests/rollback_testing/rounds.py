@@ -8,110 +8,83 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from rollback_testing.bench import Bench
+from rollback_testing.bench import Bench, Memory
 from rollback_testing.history import History
-from rollback_testing.plans import DecodeRow, Flight, Ids, Lane
+from rollback_testing.plans import DecodeRow, Flight, Lane
+from rollback_testing.readable import Masks
 
-Pattern = Sequence[tuple[int, int]]
-"""(drafts verified, drafts that hold) of each round."""
+Outcome = tuple[int, int]
+"""(drafts verified, drafts that hold) of a round."""
 
 
 @dataclass
-class Case:
-    """A sequence that starts from a point of its history and goes through rounds.
+class Life:
+    """A sequence on its way."""
 
-    is_async: from the second round on the host plans before it has seen the results of the round before.
-    """
-
+    name: str
     history: History
-    start: int
-    pattern: Pattern
-    seed: int = 0
-    is_async: bool = False
-
-    def __str__(self) -> str:
-        kind = "async" if self.is_async else "sync"
-        return f"{kind} from {self.start} cached tokens, (verified, accepted) {list(self.pattern)}, seed {self.seed}"
-
-
-@dataclass
-class _Running:
-    case: Case
     lane: Lane
     cached: int
+    """Tokens in the cache."""
     random: np.random.Generator
+    is_async: bool = False
+    """A round that follows another one directly is planned before the host has seen the results of that one."""
     flight: Flight | None = None
 
-    def row(self, draft_length: int, vocab_size: int, verified: int, accepted: int) -> DecodeRow:
-        """Drafts of which exactly `accepted` hold if `verified` are looked at; the others are noise."""
-        text = self.case.history.text
+    def row(self, draft_length: int, vocab_size: int, outcome: Outcome) -> DecodeRow:
+        """Drafts that make this the outcome; those nobody looks at are noise."""
+        verified, accepted = outcome
+        text = self.history.text
         drafts = self.random.integers(0, vocab_size, draft_length, dtype=np.int32)
         drafts[:accepted] = text[self.cached + 1 : self.cached + 1 + accepted]
         if accepted < verified and drafts[accepted] == text[self.cached + 1 + accepted]:
             drafts[accepted] = (drafts[accepted] + 1) % vocab_size
-        return DecodeRow(self.lane, self.cached, drafts, verified, self.flight if self.case.is_async else None)
+        return DecodeRow(self.lane, self.cached, drafts, verified, self.flight if self.is_async else None)
 
 
-def run_cases(bench: Bench, cases: Sequence[Case], batch_size: int = 96) -> int:
-    """Run the cases, many in one step, and compare after every round; the number of comparisons.
+def play_round(bench: Bench, lives: Sequence[Life], outcomes: Sequence[Outcome]) -> None:
+    """One decode step of these sequences, then drafts for all of them.
 
-    Before each round all bytes are poisoned that the round may not read.
+    Before each part all bytes are poisoned that it may not read.
     """
-    count = 0
-    for begin in range(0, len(cases), batch_size):
-        running = [_start(bench, case) for case in cases[begin : begin + batch_size]]
-        rounds = {len(one.case.pattern) for one in running}
-        for number in range(max(rounds)):
-            live = [one for one in running if number < len(one.case.pattern)]
-            _round(bench, live, number)
-            count += len(live)
-        bench.free([one.lane for one in running])
-    return count
-
-
-def _start(bench: Bench, case: Case) -> _Running:
-    lane = bench.lane(case.history.text, case.history.memory[case.start], bench.readable.next(case.start))
-    return _Running(case, lane, case.start, np.random.default_rng(case.seed))
-
-
-def _round(bench: Bench, running: Sequence[_Running], number: int) -> None:
     vocab_size = bench.model.config.vocab_size
-    rows = [one.row(bench.draft_length, vocab_size, *one.case.pattern[number]) for one in running]
-    before = [bench.memory(one.lane) for one in running]
+    rows = [life.row(bench.draft_length, vocab_size, outcome) for life, outcome in zip(lives, outcomes, strict=True)]
+    before = [bench.memory(life.lane) for life in lives]
     logits = bench.decode(rows)
-    for one, row, values, old in zip(running, rows, logits, before, strict=True):
-        verified, accepted = one.case.pattern[number]
-        history, cached = one.case.history, one.cached
+    for life, row, values, old, (verified, accepted) in zip(lives, rows, logits, before, outcomes, strict=True):
+        what = f"{life.name} at {life.cached}, {verified} verified, {accepted} accepted"
         for place in range(accepted + 1):
-            same = torch.equal(values[place], history.logits[cached + place])
-            assert same, f"logits of row {place} differ in round {number} of {one.case}"
-        new = bench.memory(one.lane)
-        allowed = bench.readable.written(cached, 1 + verified)
-        for name, was, now, mask in zip(("slot", "blocks"), old, new, allowed, strict=True):
-            assert bool(((was == now) | mask).all()), f"round {number} of {one.case} wrote elsewhere in its {name}"
-        one.cached += 1 + accepted
-        expected, kept = history.memory[one.cached], bench.readable.kept(one.cached)
-        for name, want, now, mask in zip(("slot", "blocks"), expected, new, kept, strict=True):
-            wrong = ((want != now) & mask).nonzero()
-            assert not wrong.numel(), f"{name} bytes {wrong[:8].tolist()} differ after round {number} of {one.case}"
-        one.flight = Flight(cached, row.drafts)
-        bench.poison_unreadable(one.lane, bench.readable.next(one.cached))
+            assert torch.equal(values[place], life.history.logits[life.cached + place]), f"logits {place} of {what}"
+        _assert_written(old, bench.memory(life.lane), bench.readable.written(life.cached, 1 + verified), what)
+        life.flight = Flight(life.cached, row.drafts)
+        life.cached += 1 + accepted
+        check_memory(bench, life)
+    draft(bench, lives)
 
 
-def all_outcomes(draft_length: int) -> list[tuple[int, int]]:
-    """Every (verified, accepted)."""
-    return [(verified, accepted) for verified in range(draft_length + 1) for accepted in range(verified + 1)]
+def check_memory(bench: Bench, life: Life) -> None:
+    """Everything that a later step may read is what it is in the run token by token; everything else is poisoned."""
+    kept, now = bench.readable.kept(life.cached), bench.memory(life.lane)
+    expected = life.history.memory[life.cached]
+    for part, want, found, mask in zip(("slot", "blocks"), expected, now, kept, strict=True):
+        wrong = ((want != found) & mask).nonzero()
+        assert not wrong.numel(), f"{part} of {life.name} with {life.cached} tokens: bytes {wrong[:8].tolist()} differ"
+    bench.poison_unreadable(life.lane, kept)
 
 
-def random_pattern(random: np.random.Generator, draft_length: int, rounds: int) -> Pattern:
-    """Rounds of any verify length and any number of accepted drafts, full ones as likely as short ones."""
-    pattern = []
-    for _ in range(rounds):
-        verified = int(random.choice([draft_length, random.integers(0, draft_length + 1)]))
-        pattern.append((verified, int(random.integers(0, verified + 1))))
-    return pattern
+def draft(bench: Bench, lives: Sequence[Life]) -> None:
+    """Let the drafter propose, if there is one; then poison what the next step may not read."""
+    if bench.drafter is not None:
+        before = [bench.memory(life.lane) for life in lives]
+        proposals = bench.propose([(life.lane, life.cached) for life in lives])
+        for life, proposal, old in zip(lives, proposals, before, strict=True):
+            what = f"drafts of {life.name} with {life.cached} tokens"
+            assert proposal.equals(life.history.proposals[life.cached]), what
+            _assert_written(old, bench.memory(life.lane), bench.readable.drafted(life.cached), what)
+    for life in lives:
+        bench.poison_unreadable(life.lane, bench.readable.next(life.cached))
 
 
-def random_text(seed: int, vocab_size: int, length: int) -> Ids:
-    """Tokens without the special ones at either end of the vocabulary."""
-    return np.random.default_rng(seed).integers(5, vocab_size - 20, length, dtype=np.int32)
+def _assert_written(old: Memory, new: Memory, allowed: Masks, what: str) -> None:
+    for part, was, now, mask in zip(("slot", "blocks"), old, new, allowed, strict=True):
+        assert bool(((was == now) | mask).all()), f"{what}: written elsewhere in its {part}"
