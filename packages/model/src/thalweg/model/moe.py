@@ -101,4 +101,4 @@ class MixtureOfExperts:
         products = n.mxfp8(n.f32(ops.swiglu(gate, up, self._limit, row_weights)))
         outputs = n.bf16(ops.grouped_matmul(products, counts, self._down))
         routed = outputs.new_zeros(num_rows * slots, outputs.shape[1]).index_copy(0, order, outputs[:-num_rows])
-        return routed.view(num_rows, slots, -1), outputs[-num_rows:]
+        return routed.view(num_rows, slots, outputs.shape[1]), outputs[-num_rows:]
