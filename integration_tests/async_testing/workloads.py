@@ -67,7 +67,7 @@ def make_workload(seed: int, vocab_size: int) -> Workload:
     for name in names:
         length = int(random.integers(115, 131) if is_tight or random.random() < 0.2 else random.integers(1, 40))
         prompt = random.integers(5, vocab_size, length).tolist()
-        arrival = name, prompt, _make_params(random, vocab_size, is_greedy=draft_length > 0)
+        arrival = name, prompt, _make_params(random, vocab_size)
         arrivals.setdefault(int(random.integers(0, 3 if has_curve else 12)), []).append(arrival)
     aborts: dict[int, list[str]] = {}
     for name in names:
@@ -84,10 +84,10 @@ def make_workload(seed: int, vocab_size: int) -> Workload:
     )
 
 
-def _make_params(random: np.random.Generator, vocab_size: int, *, is_greedy: bool) -> SamplingParams:
+def _make_params(random: np.random.Generator, vocab_size: int) -> SamplingParams:
     max_tokens = int(random.integers(1, 24))
     return SamplingParams(
-        temperature=0.0 if is_greedy or random.random() < 0.7 else 1.0,
+        temperature=0.0 if random.random() < 0.7 else 1.0,
         seed=int(random.integers(2**32)),
         max_tokens=max_tokens,
         min_tokens=int(random.integers(0, min(6, max_tokens))) if random.random() < 0.3 else 0,
@@ -115,6 +115,7 @@ def run(
         async_scheduling=is_async,
         check_lengths=True,
         verification="coupled",
+        variable_length=texts is not None and bool(workload.step_times),
         **workload.options,
     )
     drafter = None

@@ -26,9 +26,14 @@ def build_record(
     forward_ms: float = 0.0,
     sampler_ms: float = 0.0,
     step_ms: float = 1.0,
+    confidences: Sequence[Sequence[float]] = ((),),
+    accept_probs: Sequence[Sequence[float]] | None = None,
     **measured: Any,
 ) -> StepRecord:
-    """num_tokens: per row; without it, what a decode row accepted, and one token of a prefill row."""
+    """num_tokens: per row; without it, what a decode row accepted, and one token of a prefill row.
+
+    confidences, accept_probs: per row and draft.
+    """
     rows = len(query_lengths)
     accepted = [1] * rows if accepted is None else accepted
     num_tokens = list(accepted) if num_tokens is None else num_tokens
@@ -58,9 +63,12 @@ def build_record(
             "finish_reasons": np.array([0] * rows if finish_reasons is None else finish_reasons, np.int8),
             "num_verified": np.array(verified, np.int32),
             "num_accepted": np.array(accepted if is_decode else [0] * rows, np.int32),
+            "verified_confidences": np.array(confidences, np.float32),
         }
     )
     times = {"forward_ms": forward_ms, "sampler_ms": sampler_ms, "step_ms": step_ms}
+    if accept_probs is not None:
+        measured["accept_probs"] = np.array(accept_probs, np.float32)
     return StepRecord(plan=plan, outcome=outcome, **times, **measured)
 
 

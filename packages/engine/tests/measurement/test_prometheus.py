@@ -81,6 +81,16 @@ def test_drafts_are_counted_in_total_and_by_position(make_record: MakeRecord) ->
     assert metrics["verify_length_sum"] == 10
 
 
+def test_confidences_and_faults_of_the_drafter_are_counted(make_record: MakeRecord) -> None:
+    metrics = Metrics()
+    metrics.take_step(make_record(0, query_lengths=[3], confidences=[[0.5, 0.25]], accept_probs=[[1.0, 0.25]]))
+    metrics.take_step(make_record(1, draft_faults=(2, 3)))
+    assert metrics["spec_decode_confidence_error_total"] == 0.5
+    assert metrics["spec_decode_num_confidences_total"] == 2
+    assert metrics.value("spec_decode_draft_faults_total", fault="illegal_id") == 2
+    assert metrics.value("spec_decode_draft_faults_total", fault="bad_confidence") == 3
+
+
 def test_the_time_between_tokens_is_per_sequence_and_per_token(make_record: MakeRecord) -> None:
     metrics = Metrics()
     steps = [

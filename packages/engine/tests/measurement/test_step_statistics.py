@@ -132,16 +132,49 @@ def test_mean_lengths_are_of_the_queues_and_of_what_finished_in_the_window(make_
 
 
 def test_first_tokens_loads_and_errors_appear_once_they_are_measured(make_record: MakeRecord) -> None:
-    measured = {"first_token_ms": (10.0, 50.0), "moe_load": (4.0, 6.0), "confidence_error": 0.1}
-    figures = with_steps([make_record(0), make_record(1), make_record(2, **measured)], [0.0] * 4).figures()
+    measured = {"first_token_ms": (10.0, 50.0), "moe_load": (4.0, 6.0)}
+    steps = [make_record(0), make_record(1), make_record(2, **measured)]
+    figures = with_steps(steps, [0.0] * 4).figures()
     assert figures is not None
     assert (figures.max_first_token_ms, figures.mean_first_token_ms) == (50.0, 30.0)
     assert figures.imbalance == 1.5
-    assert figures.speculation.confidence_error == 0.1
     bare = with_steps([make_record(0), make_record(1)], [0.0] * 3).figures()
     assert bare is not None
     assert (bare.max_first_token_ms, bare.mean_first_token_ms, bare.imbalance) == (None, None, None)
     assert bare.speculation.confidence_error is None
+
+
+def test_the_confidence_error_is_a_mean_over_verified_drafts_of_known_confidence(make_record: MakeRecord) -> None:
+    nan = float("nan")
+    drafts = {"query_lengths": [3, 3, 2], "accepted": [2, 1, 1]}
+    steps = [
+        make_record(0),
+        make_record(
+            1,
+            **drafts,
+            confidences=[[0.5, 0.25], [nan, nan], [1.0, 1.0]],
+            accept_probs=[[1.0, 0.5], [0.5, 0.5], [0.25, nan]],
+        ),
+        make_record(2, query_lengths=[2], confidences=[[0.0]], accept_probs=[[0.0]]),
+        make_record(3, StepKind.PREFILL, query_lengths=[5], confidences=[[nan]], accept_probs=[[]]),
+    ]
+    figures = with_steps(steps, [0.0] * 5).figures()
+    assert figures is not None
+    assert figures.speculation.confidence_error == (0.5 + 0.25 + 0.75 + 0.0) / 4
+
+
+def test_faults_of_the_drafter_are_counted_and_logged_at_powers_of_ten(
+    make_record: MakeRecord, caplog: pytest.LogCaptureFixture
+) -> None:
+    statistics = StepStatistics(interval_steps=0)
+    for step in range(120):
+        statistics.record(make_record(step, draft_faults=(1, 0) if step else (0, 1)))
+    assert (statistics.totals.num_illegal_drafts, statistics.totals.num_bad_confidences) == (119, 1)
+    messages = [record.getMessage() for record in caplog.records]
+    assert [message.partition(" ids")[0] for message in messages] == [
+        f"so far the drafter proposed {count}" for count in (0, 9, 99)
+    ]
+    assert "1 confidences outside 0..1" in messages[0]
 
 
 def test_utilisation_needs_a_peak_and_an_estimate(make_record: MakeRecord) -> None:
@@ -194,7 +227,12 @@ def test_the_line_shows_every_figure(make_record: MakeRecord) -> None:
         "finished_prompt_tokens": 9,
         "total_flops": 5e11,
     }
-    measured = {"first_token_ms": (120.0,), "moe_load": (2.0, 3.0), "confidence_error": 0.125}
+    measured = {
+        "first_token_ms": (120.0,),
+        "moe_load": (2.0, 3.0),
+        "confidences": [[0.5, 0.875]],
+        "accept_probs": [[0.5, 0.625]],
+    }
     steps = [
         make_record(4),
         make_record(5, query_lengths=[3], accepted=[2], step_ms=20.0, forward_ms=15.0, stats=stats, **measured),

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from thalweg.engine.engine import EngineFailedError, LLMEngine
     from thalweg.engine.fields import FIELDS
     from thalweg.engine.llm import LLM
-    from thalweg.engine.sections import BackendConfig, CacheConfig, ReplayConfig, SpeculationConfig
+    from thalweg.engine.sections import BackendConfig, CacheConfig, ReplayConfig
+    from thalweg.engine.speculation_config import SpeculationConfig
     from thalweg.engine.stop import StopChecker
     from thalweg.engine.timeline import NullTimeline, Timeline
     from thalweg.engine.tokenizer import Tokenizer
@@ -50,7 +51,7 @@ _MODULE_OF = {
     "RequestOutput": "thalweg.interfaces",
     "SamplingParams": "thalweg.interfaces",
     "SchedulerConfig": "thalweg.scheduler.config",
-    "SpeculationConfig": "thalweg.engine.sections",
+    "SpeculationConfig": "thalweg.engine.speculation_config",
     "StopChecker": "thalweg.engine.stop",
     "Timeline": "thalweg.engine.timeline",
     "Tokenizer": "thalweg.engine.tokenizer",

@@ -10,6 +10,8 @@ from thalweg.cache import CacheGeometry, CachePools, MetadataShape, compute_layo
 from thalweg.engine.admission import Admission, Limits
 from thalweg.engine.checkpoint import checkpoint_directory
 from thalweg.engine.config import EngineConfig
+from thalweg.engine.draft_pool import draft_pool_bytes
+from thalweg.engine.drafting import checkpoint_drafter, settle_config
 from thalweg.engine.engine import LLMEngine
 from thalweg.engine.flops_facts import flops_model
 from thalweg.engine.inputs import InputBuilder
@@ -19,15 +21,16 @@ from thalweg.engine.model_inputs import ModelInputs
 from thalweg.engine.pool_sizes import PoolSizes, size_pools
 from thalweg.engine.runner import StreamRunner
 from thalweg.engine.sample_stage import SampleStage
-from thalweg.engine.sections import SpeculationConfig
+from thalweg.engine.speculation_config import SpeculationConfig
 from thalweg.engine.statistics import Capacity
+from thalweg.engine.step_time_curve import check_cache_directory, given_curve, kept_or_measured_curve
 from thalweg.engine.timeline import Timeline
 from thalweg.engine.token_rows import CompressedVocabulary
 from thalweg.engine.tokenizer import Tokenizer
 from thalweg.engine.upload import Uploader
 from thalweg.interfaces import Backend, Communicator, Drafter, load_backend
 from thalweg.kernels import bind
-from thalweg.model import Model, ModelConfig
+from thalweg.model import DraftNetwork, Model, ModelConfig
 from thalweg.scheduler import Scheduler
 
 _LOG = logging.getLogger(__name__)
@@ -41,19 +44,23 @@ def build_engine(
     drafter: Drafter | None = None,
     step_times: Sequence[tuple[int, float]] = (),
     model: Model | None = None,
+    draft_network: DraftNetwork | None = None,
     core: Callable[..., Any] = Scheduler,
 ) -> LLMEngine:
     """Load the checkpoint and wire everything together.
 
     communicator: of the data-parallel group that this rank steps with. timeline: records what host and device do.
-    drafter: proposes drafts. step_times: (query tokens, milliseconds) of decode steps;
-    given, verify lengths vary. model: this checkpoint, loaded before, to share its weights. core: makes the scheduler.
+    drafter: proposes drafts in place of the checkpoint's drafter. step_times: (query tokens, milliseconds) of decode
+    steps; without them variable verify lengths need a measurement. model, draft_network: of this checkpoint, loaded
+    before, to share their weights. core: makes the scheduler.
     Raises ConfigError for options or config values that are not supported, CheckpointError for a damaged checkpoint,
     CapacityError when the cache would be too small, BackendUnavailableError for a backend that is not installed.
     """
     path = checkpoint_directory(config)
     facts = ModelConfig.from_file(path)
-    config = config.for_checkpoint(max_position_embeddings=facts.max_position_embeddings)
+    config = settle_config(config, facts, drafter)
+    curve = given_curve(config, step_times)
+    check_cache_directory(config)
     tokenizer = Tokenizer.from_file(
         config.tokenizer or path,
         bos_token_id=facts.bos_token_id,
@@ -64,9 +71,14 @@ def build_engine(
     backend = load_backend(config.backend.name)
     backend.guard.enabled = config.backend.sync_guard
     ops = bind(backend.name, dict(config.backend.kernels), config.backend.batch_invariant, registry=backend.registry)
-    draft_length = 0 if drafter is None else drafter.draft_length
-    geometry = cache_geometry(facts, config, draft_length)
-    sizes = size_pools(config, compute_layout(geometry), draft_length=draft_length)
+    draft_length = config.speculation.draft_length or 0
+    geometry = cache_geometry(facts, config, draft_length, has_draft_layers=drafter is None and draft_length > 0)
+    sizes = size_pools(
+        config,
+        compute_layout(geometry),
+        draft_length=draft_length,
+        other_bytes=draft_pool_bytes(config, draft_length, facts.vocab_size),
+    )
     # Everything that can refuse the options comes before the weights, which may take long to load.
     scheduler = core(
         config.scheduler,
@@ -78,8 +90,6 @@ def build_engine(
         vocab_size=facts.vocab_size,
         flops_model=flops_model(facts),
     )
-    if step_times:
-        scheduler.set_step_time_curve(step_times)
     limits = Limits(facts.vocab_size, config.scheduler.max_model_len, geometry.tokens_per_block, sizes.num_blocks)
     admission = Admission(tokenizer, limits, config.seed)
     instruments = Instruments.build(
@@ -94,22 +104,34 @@ def build_engine(
         model_name=config.model or path.name,
         rank=0 if communicator is None else communicator.rank,
     )
+    if config.speculation.confidence_records is not None:
+        instruments.record_confidences(config.speculation.confidence_records, draft_length)
     if model is None:
         model = Model.load(path, mode=config.mode, arithmetic=config.arithmetic, ops=ops)
+    pools = CachePools(geometry, sizes.num_blocks, sizes.num_state_slots, backend.device)
+    if drafter is None:
+        drafter = checkpoint_drafter(path, model, draft_network, pools, config)
+    device = build_device(
+        backend,
+        ops,
+        model,
+        geometry,
+        sizes,
+        drafter,
+        pools=pools,
+        speculation=config.speculation,
+        max_num_seqs=config.scheduler.max_num_seqs,
+    )
+    inputs = InputBuilder(MetadataShape.of(geometry), compressed_vocabulary(model))
+    if config.speculation.variable_length:
+        is_writer = communicator is None or communicator.rank == 0
+        curve = curve or kept_or_measured_curve(config, path, backend, device, inputs, facts.vocab_size, is_writer)
+        scheduler.set_step_time_curve(list(curve))
     runner = StreamRunner(
         backend,
-        build_device(
-            backend,
-            ops,
-            model,
-            geometry,
-            sizes,
-            drafter,
-            speculation=config.speculation,
-            max_num_seqs=config.scheduler.max_num_seqs,
-        ),
-        InputBuilder(MetadataShape.of(geometry), compressed_vocabulary(model)),
-        has_variable_length=bool(step_times),
+        device,
+        inputs,
+        has_variable_length=curve is not None,
         check_lengths=config.backend.check_lengths,
         timeline=timeline,
     )
@@ -124,6 +146,7 @@ def build_engine(
         communicator=communicator,
         timeline=timeline,
         instruments=instruments,
+        step_times=curve,
     )
 
 
@@ -170,8 +193,10 @@ def build_device(
     return ModelDevice(model, pools, inputs, stage, drafter)
 
 
-def cache_geometry(facts: ModelConfig, config: EngineConfig, draft_length: int = 0) -> CacheGeometry:
-    """What the cache layout needs to know about a checkpoint."""
+def cache_geometry(
+    facts: ModelConfig, config: EngineConfig, draft_length: int = 0, *, has_draft_layers: bool = False
+) -> CacheGeometry:
+    """What the cache layout needs to know about a checkpoint. has_draft_layers: its drafter keeps windows, too."""
     return CacheGeometry(
         num_layers=facts.num_hidden_layers,
         compress_ratios=facts.compress_ratios[: facts.num_hidden_layers],
@@ -180,6 +205,7 @@ def cache_geometry(facts: ModelConfig, config: EngineConfig, draft_length: int =
         head_dim=facts.head_dim,
         index_head_dim=facts.index_head_dim,
         window_size=facts.sliding_window,
+        num_draft_layers=facts.num_draft_layers if has_draft_layers else 0,
         draft_length=draft_length,
         fp4_main=facts.use_fp4_sparse_kv,
         plain=config.mode == "plain",

@@ -18,11 +18,11 @@ from thalweg.engine.sections import (
     BackendConfig,
     CacheConfig,
     ReplayConfig,
-    SpeculationConfig,
     is_int,
     require_choice,
     require_default,
 )
+from thalweg.engine.speculation_config import SpeculationConfig
 from thalweg.engine.statistics_config import StatisticsConfig
 from thalweg.interfaces import ConfigError, ParallelConfig, shown
 from thalweg.scheduler.config import SchedulerConfig
@@ -139,8 +139,9 @@ class EngineConfig:
     def for_checkpoint(self, *, max_position_embeddings: int, draft_length: int = 0) -> Self:
         """Settle what depends on the checkpoint, and whether steps overlap if nobody said so.
 
-        draft_length: what its drafter proposes per step, 0 without one.
-        Raises ConfigError for a max_model_len beyond the positions of the model.
+        draft_length: the most that its drafter proposes per step, 0 without one.
+        Raises ConfigError for a max_model_len beyond the positions of the model, and for a draft_length, or an option
+        that needs drafts, beyond what the drafter can do.
         """
         values: dict[str, Any] = {}
         longest = self.scheduler.max_model_len
@@ -150,8 +151,14 @@ class EngineConfig:
                     f"max_model_len is {longest}; the checkpoint has max_position_embeddings {max_position_embeddings}"
                 )
             values["max_model_len"] = max_position_embeddings
-        if self.speculation.draft_length is None:
+        wanted = self.speculation.draft_length
+        if wanted is None:
             values["draft_length"] = draft_length
+        elif wanted > draft_length:
+            known = (
+                f"the drafter proposes up to {draft_length} tokens" if draft_length else "the checkpoint has no drafter"
+            )
+            raise ConfigError(f"draft_length is {wanted}; {known}")
         settled = _assign(self, values, dict.fromkeys(values, Origin.CHECKPOINT))
         return settled.with_defaults(async_scheduling=self.backend.name not in _IN_PLACE)
 

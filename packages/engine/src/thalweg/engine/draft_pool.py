@@ -9,7 +9,17 @@ from typing import Any
 
 import torch
 
+from thalweg.engine.config import EngineConfig
 from thalweg.interfaces import Backend
+
+_FLOAT_BYTES = 4
+
+
+def draft_pool_bytes(config: EngineConfig, draft_length: int, vocab_size: int) -> int:
+    """Memory of the pool of a deployment; by matching there is none."""
+    if config.speculation.verification == "coupled":
+        return 0
+    return (1 + config.scheduler.max_num_seqs) * draft_length * vocab_size * _FLOAT_BYTES
 
 
 class DraftPool:

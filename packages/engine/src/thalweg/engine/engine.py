@@ -10,12 +10,14 @@ from typing import Any, Self
 
 import numpy as np
 
+from thalweg.dspark import StepTimeCurve
 from thalweg.engine.admission import Admission
-from thalweg.engine.inflight import InflightStep, Runner
+from thalweg.engine.inflight import Collected, InflightStep, Runner
 from thalweg.engine.instruments import Instruments
 from thalweg.engine.post_process import PostProcessor
 from thalweg.engine.requests import RequestTable, SamplingRow
 from thalweg.engine.statistics import StepRecord, StepStatistics
+from thalweg.engine.step_time_curve import size_on_curve
 from thalweg.engine.timeline import NullTimeline, Timeline
 from thalweg.engine.tokenizer import Tokenizer
 from thalweg.interfaces import (
@@ -49,6 +51,7 @@ class LLMEngine:
     is_async: as the scheduler was told. A decode step then stays in flight, and its outputs come with the next call of
     `step`. communicator: of the data-parallel group whose ranks step together; None = alone. timeline: records what the
     host and the device do. instruments: statistics, metrics and the profile server; the engine closes them.
+    step_times: the curve that the scheduler decides verify lengths by; given, it is told how long steps take.
     """
 
     def __init__(
@@ -62,6 +65,7 @@ class LLMEngine:
         communicator: Communicator | None = None,
         timeline: Timeline | None = None,
         instruments: Instruments | None = None,
+        step_times: StepTimeCurve | None = None,
     ) -> None:
         self._scheduler = scheduler
         self._runner = runner
@@ -81,6 +85,7 @@ class LLMEngine:
         self._failure: str | None = None
         self._is_closed = False
         self._is_stepping = False
+        self._step_times = step_times
         self.instruments = Instruments() if instruments is None else instruments
 
     @property
@@ -231,6 +236,7 @@ class LLMEngine:
             processed = self._post_processor.process(step.plan, outcome, collected.broken_rows)
             self._deliver(processed.outputs)
             self._abort_sequences(processed.stopped_ids)
+        self._feed_back(step.plan, collected)
         now = time.perf_counter()
         self.statistics.record(
             StepRecord(
@@ -240,9 +246,23 @@ class LLMEngine:
                 sampler_ms=1000 * collected.sampler_s,
                 step_ms=1000 * (now - max(step.started_s, self._processed_s)),
                 first_token_ms=tuple(1000 * seconds for seconds in processed.first_token_s),
+                accept_probs=collected.accept_probs,
+                draft_faults=collected.draft_faults,
             )
         )
         self._processed_s = now
+
+    def _feed_back(self, plan: StepPlan, collected: Collected) -> None:
+        """Tell the scheduler how long a decode step took, if that decides verify lengths."""
+        curve, num_rows = self._step_times, plan.sequence_ids.size
+        if curve is None or plan.kind is not StepKind.DECODE or not num_rows:
+            return
+        self._scheduler.record_step_time(
+            num_rows,
+            size_on_curve(curve, int(plan.query_lengths.sum())),
+            1000 * collected.forward_s,
+            1000 * collected.sampler_s,
+        )
 
     def _correct(self, step: InflightStep) -> StepCorrection | None:
         """Bring a decode step up to date, now that the one before it was processed."""

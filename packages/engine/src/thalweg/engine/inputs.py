@@ -76,6 +76,29 @@ class InputBuilder:
         """Inputs of a plan with at least one row."""
         return self._prefill(plan) if plan.kind is StepKind.PREFILL else self._decode(plan)
 
+    def dummy(self, num_rows: int, draft_length: int, vocab_size: int) -> DecodeInputs:
+        """Decode rows of so many sequences of one token each, on the null block and the null slot, which nobody reads.
+
+        Their tokens differ, so that they take different experts.
+        """
+        ones, zeros = np.ones(num_rows, np.int32), np.zeros(num_rows, np.int32)
+        token_ids = np.arange(num_rows * (1 + draft_length), dtype=np.int32).reshape(num_rows, -1) % vocab_size
+        look_back = self._vocabulary.max_ngram_size - 1
+        return DecodeInputs(
+            num_rows=num_rows,
+            max_blocks=1,
+            query_lengths=ones,
+            base_lengths=zeros,
+            previous_rows=-ones,
+            state_slots=zeros,
+            block_offsets=np.arange(num_rows + 1, dtype=np.int32),
+            block_ids=zeros,
+            token_ids=token_ids,
+            ngram_ids=self._vocabulary.compress(token_ids),
+            windows=self._vocabulary.compress(np.full((num_rows, draft_length + look_back), -1, np.int32)),
+            is_placeholder=np.zeros(num_rows, np.bool_),
+        )
+
     def _prefill(self, plan: StepPlan) -> PrefillInputs:
         metadata = build_prefill_metadata(
             self._shape,

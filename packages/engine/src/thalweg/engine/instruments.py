@@ -5,9 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Self
 
+import numpy as np
+
+from thalweg.dspark import ConfidenceRecorder
 from thalweg.engine.profiling import ProfileServer
-from thalweg.engine.statistics import Capacity, StepStatistics
+from thalweg.engine.statistics import Capacity, StepRecord, StepStatistics
 from thalweg.engine.statistics_config import StatisticsConfig
+from thalweg.interfaces import StepKind
 
 if TYPE_CHECKING:
     from thalweg.engine.statistics.prometheus import EngineMetrics
@@ -23,6 +27,7 @@ class Instruments:
     options: StatisticsConfig = field(default_factory=StatisticsConfig)
     rank: int = 0
     profile_server: ProfileServer | None = None
+    confidence_recorder: ConfidenceRecorder | None = None
 
     @classmethod
     def build(cls, options: StatisticsConfig, capacity: Capacity, *, model_name: str, rank: int = 0) -> Self:
@@ -38,6 +43,14 @@ class Instruments:
             instruments.metrics = EngineMetrics(capacity, model_name=model_name, rank=rank)
             instruments.metrics.follow(instruments.statistics)
         return instruments
+
+    def record_confidences(self, path: str, draft_length: int) -> None:
+        """Append what the drafter said of verified drafts, and what became of them, to a file from now on.
+
+        Raises ConfigError for a file that cannot be used.
+        """
+        self.confidence_recorder = ConfidenceRecorder(path, draft_length)
+        self.statistics.on_step(self._record_confidences)
 
     def serve(self, device: str) -> None:
         """Start the profile server if there is to be one; a port that cannot be had only costs the server.
@@ -63,3 +76,13 @@ class Instruments:
         if self.profile_server is not None:
             self.profile_server.close()
         self.statistics.close()
+        if self.confidence_recorder is not None:
+            self.confidence_recorder.close()
+
+    def _record_confidences(self, record: StepRecord) -> None:
+        """Rows whose drafts are placeholders have no confidences, and leave no record."""
+        outcome, recorder = record.outcome, self.confidence_recorder
+        if recorder is None or record.plan.kind is StepKind.PREFILL:
+            return
+        rows = (outcome.num_verified > 1) & ~np.isnan(outcome.verified_confidences).any(axis=1)
+        recorder.add(outcome.verified_confidences[rows], outcome.num_verified[rows] - 1, outcome.num_accepted[rows] - 1)

@@ -32,12 +32,18 @@ class PoolSizes:
 
 
 def size_pools(
-    config: EngineConfig, layout: CacheLayout, total_bytes: int | None = None, *, draft_length: int = 0
+    config: EngineConfig,
+    layout: CacheLayout,
+    total_bytes: int | None = None,
+    *,
+    draft_length: int = 0,
+    other_bytes: int = 0,
 ) -> PoolSizes:
     """Sizes for a deployment on the CPU.
 
     Positions run past `max_model_len` by the drafts of a step and, with asynchronous scheduling, by what the step in
-    flight may commit. total_bytes: memory of the device; None asks the host. Without `num_blocks` the cache holds
+    flight may commit. total_bytes: memory of the device; None asks the host. other_bytes: what else the deployment
+    keeps there. Without `num_blocks` the cache holds
     `max_num_seqs` sequences of `max_model_len` tokens, or as many blocks as the memory fraction allows if that is less.
     Raises CapacityError when the longest sequence would fill more than 80 % of the blocks, or when the wanted number of
     blocks is more than the device can hold.
@@ -51,12 +57,12 @@ def size_pools(
         fraction = CPU_MEMORY_FRACTION if cache.memory_fraction is None else cache.memory_fraction
         num_blocks = _enough_blocks(length, scheduler.max_num_seqs, layout.tokens_per_block)
         if layout.block_bytes:
-            free = free_bytes_for_blocks(total_bytes, fraction, 0, slots, layout, has_copy_buffer=False)
+            free = free_bytes_for_blocks(total_bytes, fraction, other_bytes, slots, layout, has_copy_buffer=False)
             num_blocks = min(num_blocks, agree_num_blocks([num_blocks_in(free, layout)]))
-    elif (wanted := num_blocks * layout.block_bytes + slots * layout.slot_bytes) > total_bytes:
+    elif (wanted := num_blocks * layout.block_bytes + slots * layout.slot_bytes) > total_bytes - other_bytes:
         raise CapacityError(
             f"num_blocks is {num_blocks}; with {slots} state slots the cache takes {wanted} bytes, the device has "
-            f"{total_bytes}"
+            f"{total_bytes - other_bytes}"
         )
     check_num_blocks(num_blocks, length, layout.tokens_per_block)
     return PoolSizes(num_blocks, slots, block_table_width(length, layout.tokens_per_block))

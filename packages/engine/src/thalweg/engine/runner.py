@@ -98,7 +98,8 @@ class StreamRunner:
             raise InvariantError(f"step {step.plan.step} was not sampled yet")
         step.sampled_event.wait()
         if step.sampled is None:
-            return Collected(_no_rows(step.plan), np.zeros(0, np.bool_), 0.0, 0.0)
+            nothing = _no_rows(step.plan)
+            return Collected(nothing, np.zeros(0, np.bool_), 0.0, 0.0, nothing.confidences)
         host = step.sampled.value.host
         if self._check_lengths and step.correction is not None:
             check_context_lengths(step.plan, step.correction, _ints(host.context_lengths))
@@ -110,8 +111,15 @@ class StreamRunner:
             confidences=host.confidences.numpy().astype(np.float32, copy=False),
             row_status=None,
         )
-        seconds = step.device_s
-        return Collected(result, host.broken_rows.numpy(), seconds["forward"], seconds["sample"])
+        illegal_ids, bad_confidences = host.draft_faults.tolist()
+        return Collected(
+            result,
+            host.broken_rows.numpy(),
+            step.device_s["forward"],
+            step.device_s["sample"],
+            host.accept_probs.numpy(),
+            (illegal_ids, bad_confidences),
+        )
 
     def close(self) -> None:
         """Finish what is queued, end the backend's threads, and let go of weights and cache."""

@@ -6,7 +6,6 @@ import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from thalweg.dspark import parse_temperatures
 from thalweg.interfaces import ConfigError, is_same, shown
 from thalweg.interfaces.backend import BACKEND_NAMES
 
@@ -35,6 +34,11 @@ def is_int(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
+def is_number(value: Any) -> bool:
+    """Whether this is a finite int or float and not a bool."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and -math.inf < value < math.inf
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheConfig:
     """How much memory the cache gets: a number of blocks, or a share of the device's memory."""
@@ -57,48 +61,10 @@ class CacheConfig:
                 raise ConfigError(
                     f"num_blocks is {self.num_blocks} and memory_fraction is {shown(fraction)}; give one of them"
                 )
-        if fraction is not None and not (_is_number(fraction) and 0 < fraction <= 1):
+        if fraction is not None and not (is_number(fraction) and 0 < fraction <= 1):
             raise ConfigError(f"memory_fraction is {shown(fraction)}; it must be None or in (0, 1]")
-        if not (_is_number(self.slot_ratio) and 1 <= self.slot_ratio < 1 << 31):
+        if not (is_number(self.slot_ratio) and 1 <= self.slot_ratio < 1 << 31):
             raise ConfigError(f"slot_ratio is {shown(self.slot_ratio)}; it must be from 1.0 to 2**31")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SpeculationConfig:
-    """How drafts are proposed and verified."""
-
-    draft_length: int | None = None
-    """Draft tokens per step. None: what the checkpoint's drafter was trained for, 0 without a drafter."""
-    variable_length: bool = False
-    """Verify as many drafts as pay, by confidence and step time, and not all of them."""
-    verification: Literal["rejection", "coupled"] = "rejection"
-    """By rejection sampling, or by matching tokens that depend on seed and index alone."""
-    draft_positions: Literal["per_step", "absolute"] = "per_step"
-    """Random numbers of a draft: new in every step, or by its index, which is biased with variable_length."""
-    confidence_temperatures: tuple[float, ...] = ()
-    """Divide the drafter's confidence logits: one for all drafts, or one each; none means 1."""
-
-    def __post_init__(self) -> None:
-        length = self.draft_length
-        if length is not None and (not is_int(length) or not 0 <= length < 1 << 31):
-            raise ConfigError(f"draft_length is {shown(length)}; it must be None or an integer from 0 to 2**31-1")
-        require_bool("variable_length", self.variable_length)
-        require_choice("verification", self.verification, ("rejection", "coupled"))
-        require_choice("draft_positions", self.draft_positions, ("per_step", "absolute"))
-        if not isinstance(self.confidence_temperatures, tuple):
-            raise ConfigError(
-                f"confidence_temperatures is {shown(self.confidence_temperatures)}; it must be a tuple of numbers"
-            )
-        self.temperatures(length or max(1, len(self.confidence_temperatures)))
-        if length == 0 and self.variable_length:
-            raise ConfigError("variable_length is True with draft_length 0; without drafts there is no length to vary")
-
-    def temperatures(self, draft_length: int) -> tuple[float, ...]:
-        """One for each of so many drafts, at least 1. Raises ConfigError for another number of values, and bad ones."""
-        try:
-            return parse_temperatures(self.confidence_temperatures, draft_length)
-        except ConfigError as error:
-            raise ConfigError(f"confidence_temperatures is {shown(self.confidence_temperatures)}; {error}") from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,10 +103,6 @@ class ReplayConfig:
         require_choice("replay", self.mode, ("off", "mask", "compact"))
         require_default("replay", self.mode, "off", reason)
         require_default("replay_keep_tokens", self.keep_tokens, 0, reason)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and -math.inf < value < math.inf
 
 
 def _is_pair(value: object) -> bool:

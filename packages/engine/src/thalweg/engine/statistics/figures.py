@@ -56,6 +56,7 @@ class Speculation:
     mean_accepted_length: float | None
     """Tokens per decode row and step, the target's own included."""
     confidence_error: float | None
+    """Mean distance between a draft's confidence and how likely its acceptance was."""
 
     @property
     def acceptance(self) -> float | None:

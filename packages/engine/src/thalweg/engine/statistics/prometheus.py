@@ -30,6 +30,7 @@ except ImportError as error:
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 40, 80, 160, 320, 640)
 _SHORT_SECONDS = (0.001, 0.0025, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1, 2.5, 5)
 _TOKENS = (1, 4, 16, 64, 256, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072, 262144, 524288, 1048576)
+_DRAFT_FAULTS = ("illegal_id", "bad_confidence")
 _VERIFY_LENGTHS = tuple(range(1, 17))
 
 
@@ -105,6 +106,11 @@ class EngineMetrics:
         rows = record.outcome.num_verified > 0
         verified, accepted = record.outcome.num_verified[rows], record.outcome.num_accepted[rows]
         self._verify_length.observe(verified)
+        for fault, count in zip(_DRAFT_FAULTS, record.draft_faults, strict=True):
+            self._draft_faults.add(count, fault)
+        errors = record.confidence_errors
+        self._confidence_errors.add(float(errors.sum()))
+        self._confidences.add(errors.size)
         num_drafts = int(verified.sum()) - verified.size
         if not num_drafts:
             return
@@ -156,6 +162,11 @@ class EngineMetrics:
         self._accepted_by_position = self._counter(
             "spec_decode_num_accepted_tokens_per_pos", "Accepted drafts by position from 0", "position"
         )
+        self._confidence_errors = self._counter(
+            "spec_decode_confidence_error", "Distance between confidence and probability of acceptance, over drafts"
+        )
+        self._confidences = self._counter("spec_decode_num_confidences", "Verified drafts of known confidence")
+        self._draft_faults = self._counter("spec_decode_draft_faults", "Wrong proposals of the drafter", "fault")
         self._steps = self._counter("steps", "Steps by kind", "kind")
         self._step_seconds = self._counter("step_seconds", "Time of steps by kind", "kind")
         self._finished = self._counter("request_success", "Requests that ended, by reason", "finished_reason")

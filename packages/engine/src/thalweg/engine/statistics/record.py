@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from thalweg.interfaces import StepOutcome, StepPlan
+import numpy as np
+from numpy.typing import NDArray
+
+from thalweg.interfaces import StepKind, StepOutcome, StepPlan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,5 +27,16 @@ class StepRecord:
     """Time to first token of the requests that got theirs in this step."""
     moe_load: tuple[float, float] | None = None
     """(mean, maximum) tokens per rank of the experts, summed over layers; None while nobody measures it."""
-    confidence_error: float | None = None
-    """How far the drafter's confidences are from what was accepted; None while nobody measures it."""
+    accept_probs: NDArray[np.float32] | None = None
+    """[N, G] how likely each draft of a decode step was to be accepted, NaN where none was verified; None = unknown."""
+    draft_faults: tuple[int, int] = (0, 0)
+    """What the drafter got wrong in this step: ids outside the vocabulary, confidences outside 0..1."""
+
+    @property
+    def confidence_errors(self) -> NDArray[np.float64]:
+        """[n] how far the drafter's confidence was off, of the verified drafts of which it is known."""
+        if self.accept_probs is None or self.plan.kind is StepKind.PREFILL:
+            return np.zeros(0)
+        errors = np.abs(self.accept_probs.astype(np.float64) - self.outcome.verified_confidences)
+        known: NDArray[np.float64] = errors[~np.isnan(errors)]
+        return known

@@ -68,6 +68,8 @@ class StepStatistics:
         window = min(interval_steps, MAX_WINDOW_STEPS) if interval_steps > 0 else LOGGING_INTERVAL_STEPS
         self._window = StepWindow(window, capacity)
         self._reporter = LineReporter(rank)
+        self._next_warning = 1
+        """Faults of the drafter at which they are logged again."""
         self._on_step: list[_Guarded[StepRecord]] = [_Guarded(self._add)]
         self._on_finish: list[_Guarded[Sequence[RequestOutput]]] = []
 
@@ -105,7 +107,20 @@ class StepStatistics:
     def _add(self, record: StepRecord) -> None:
         self.totals.add(record)
         self._window.add(record, self._clock())
+        self._warn()
         if self._interval > 0 and record.plan.step % self._interval == 0:
             figures = self.figures()
             if figures is not None:
                 self._reporter.submit(figures)
+
+    def _warn(self) -> None:
+        """Log what the drafter got wrong, at the first fault and whenever there are ten times as many."""
+        illegal, bad = self.totals.num_illegal_drafts, self.totals.num_bad_confidences
+        if illegal + bad >= self._next_warning:
+            self._next_warning = 10 * (illegal + bad)
+            _LOG.warning(
+                "so far the drafter proposed %d ids outside the vocabulary and %d confidences outside 0..1; they count "
+                "as drafts that nobody believes in",
+                illegal,
+                bad,
+            )

@@ -24,6 +24,10 @@ class StepTotals:
     """Whole steps, forward included; where steps overlap, a moment counts once."""
     num_finished: int = 0
     """Sequences that ran and left, however they ended."""
+    num_illegal_drafts: int = 0
+    """Draft ids outside the vocabulary; the last id stood in for each."""
+    num_bad_confidences: int = 0
+    """Confidences outside 0..1, or not numbers; each counted as 0."""
 
     def add(self, record: StepRecord) -> None:
         """Count one step."""
@@ -39,6 +43,8 @@ class StepTotals:
         self.forward_s += record.forward_ms / 1000
         self.step_s += record.step_ms / 1000
         self.num_finished += plan.stats.num_finished
+        self.num_illegal_drafts += record.draft_faults[0]
+        self.num_bad_confidences += record.draft_faults[1]
 
     def minus(self, earlier: StepTotals) -> StepTotals:
         """What happened since an earlier copy."""

@@ -35,7 +35,8 @@ class _Sample:
     step_ms: float
     first_token_ms: tuple[float, ...]
     moe_load: tuple[float, float] | None
-    confidence_error: float | None
+    confidence_error: tuple[float, int]
+    """Sum over drafts, and how many."""
     num_finished: int
     finished_output_tokens: int
     finished_prompt_tokens: int
@@ -46,6 +47,7 @@ class _Sample:
         is_prefill = plan.kind is StepKind.PREFILL
         rows = outcome.num_verified > 0
         none = np.zeros(0, np.int64)
+        errors = record.confidence_errors
         return cls(
             end_s=end_s,
             is_prefill=is_prefill,
@@ -59,7 +61,7 @@ class _Sample:
             step_ms=record.step_ms,
             first_token_ms=record.first_token_ms,
             moe_load=record.moe_load,
-            confidence_error=record.confidence_error,
+            confidence_error=(float(errors.sum()), errors.size),
             num_finished=stats.num_finished,
             finished_output_tokens=stats.finished_output_tokens,
             finished_prompt_tokens=stats.finished_prompt_tokens,
@@ -126,18 +128,19 @@ class StepWindow:
 
 def _speculation(steps: Sequence[_Sample]) -> Speculation:
     verified, accepted = _total(step.verified for step in steps), _total(step.accepted for step in steps)
-    errors = [step.confidence_error for step in steps if step.confidence_error is not None]
     drafts_verified, drafts_accepted = _rows_reaching(verified), _rows_reaching(accepted)
     return Speculation(
         num_verified=int(drafts_verified.sum()),
         num_accepted=int(drafts_accepted.sum()),
         accepted_by_position=tuple(
-            (drafts_accepted[i] if i < drafts_accepted.size else 0) / rows
+            float(drafts_accepted[i] if i < drafts_accepted.size else 0) / rows
             for i, rows in enumerate(drafts_verified.tolist())
         ),
         mean_verify_length=_mean_length(verified),
         mean_accepted_length=_mean_length(accepted),
-        confidence_error=_ratio(sum(errors), len(errors)),
+        confidence_error=_ratio(
+            sum(step.confidence_error[0] for step in steps), sum(step.confidence_error[1] for step in steps)
+        ),
     )
 
 

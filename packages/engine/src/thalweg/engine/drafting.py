@@ -1,0 +1,63 @@
+"""Who proposes the drafts of a deployment, and how many: the checkpoint's drafter unless the caller brings one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from thalweg.engine.config import EngineConfig
+from thalweg.interfaces import CacheViews, ConfigError, Drafter
+
+if TYPE_CHECKING:
+    from thalweg.model import DraftNetwork, Model, ModelConfig
+
+
+def longest_draft(facts: ModelConfig) -> int:
+    """Tokens that the checkpoint's drafter was trained to propose per step; 0 without one."""
+    return facts.dspark_block_size if facts.num_draft_layers else 0
+
+
+def settle_config(config: EngineConfig, facts: ModelConfig, drafter: Drafter | None) -> EngineConfig:
+    """The configuration for this checkpoint and this drafter; None = the checkpoint's.
+
+    Raises ConfigError for options that they cannot serve.
+    """
+    if drafter is not None:
+        _check_own(config, drafter)
+    config = config.for_checkpoint(
+        max_position_embeddings=facts.max_position_embeddings,
+        draft_length=longest_draft(facts) if drafter is None else drafter.draft_length,
+    )
+    if config.speculation.draft_length:
+        config.speculation.temperatures(config.speculation.draft_length)
+    return config
+
+
+def checkpoint_drafter(
+    path: Path, model: Model, network: DraftNetwork | None, views: CacheViews, config: EngineConfig
+) -> Drafter | None:
+    """The drafter that a settled configuration asks for; None without drafts. network: loaded before, if it was.
+
+    Raises CheckpointError for a checkpoint whose draft tensors are not all there, or not all used.
+    """
+    draft_length = config.speculation.draft_length
+    if not draft_length:
+        return None
+    from thalweg.model import CachedDrafter, DraftNetwork
+
+    network = DraftNetwork.load(path, model) if network is None else network
+    return CachedDrafter(network, views, draft_length, config.speculation.temperatures(draft_length))
+
+
+def _check_own(config: EngineConfig, drafter: Drafter) -> None:
+    """Raise ConfigError for options that a drafter of the caller's own does not follow."""
+    options = config.speculation
+    if options.draft_length not in (None, drafter.draft_length):
+        raise ConfigError(
+            f"draft_length is {options.draft_length}; the given drafter proposes {drafter.draft_length} tokens"
+        )
+    if options.confidence_temperatures:
+        raise ConfigError(
+            f"confidence_temperatures is {options.confidence_temperatures}; they belong to the checkpoint's drafter, a "
+            "given one scales its own confidences"
+        )

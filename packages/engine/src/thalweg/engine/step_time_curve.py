@@ -1,0 +1,109 @@
+"""The step-time curve of a deployment: given, kept from an earlier start, or measured."""
+
+from __future__ import annotations
+
+import platform
+from bisect import bisect_left
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from thalweg.dspark import CurveCache, CurveKey, StepTimeCurve
+from thalweg.engine.__about__ import __version__
+from thalweg.engine.config import EngineConfig
+from thalweg.engine.device import Device
+from thalweg.engine.inputs import InputBuilder
+from thalweg.engine.step_time_profile import measure_step_times, profile_sizes
+from thalweg.interfaces import Backend, ConfigError, shown
+
+
+def given_curve(config: EngineConfig, points: Sequence[tuple[int, float]]) -> StepTimeCurve | None:
+    """The curve of the caller; None without points. Raises ConfigError for one that is bad or that nobody reads."""
+    if not points:
+        return None
+    if not config.speculation.variable_length:
+        raise ConfigError("step_times is given with variable_length False; only verify lengths that vary need them")
+    try:
+        curve = StepTimeCurve(points)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"step_times: {error}") from error
+    if curve.largest < config.scheduler.max_num_seqs:
+        raise ConfigError(
+            f"step_times: the largest size is {curve.largest}; max_num_seqs {config.scheduler.max_num_seqs} needs one "
+            "that holds a token of each"
+        )
+    return curve
+
+
+def kept_or_measured_curve(
+    config: EngineConfig,
+    model: Path,
+    backend: Backend,
+    device: Device,
+    inputs: InputBuilder,
+    vocab_size: int,
+    is_writer: bool,
+) -> StepTimeCurve:
+    """The newest curve that an earlier start kept of this deployment, or a new measurement.
+
+    config: settled. is_writer: keep what was measured. What the disk does is logged and changes nothing else.
+    """
+    draft_length = config.speculation.draft_length or 0
+    sizes = profile_sizes(config.scheduler.max_num_seqs * (1 + draft_length))
+
+    def measure() -> StepTimeCurve:
+        return measure_step_times(backend, device, inputs, sizes, draft_length=draft_length, vocab_size=vocab_size)
+
+    directory = config.speculation.curve_cache_dir
+    if directory is None:
+        return measure()
+    cache, key = CurveCache(directory, config.speculation.curve_cache_ttl_s), curve_key(config, model, sizes)
+    curve = cache.load(key)
+    if curve is None:
+        curve = measure()
+        if is_writer:
+            cache.store(key, curve)
+    return curve
+
+
+def size_on_curve(curve: StepTimeCurve, num_tokens: int) -> int:
+    """The size whose time a step of so many query tokens is held against: the next larger one, or the largest."""
+    return curve.sizes[min(bisect_left(curve.sizes, num_tokens), len(curve.sizes) - 1)]
+
+
+def check_cache_directory(config: EngineConfig) -> None:
+    """Raise ConfigError for a curve_cache_dir that is something else than a directory."""
+    directory = config.speculation.curve_cache_dir
+    if directory is not None and Path(directory).exists() and not Path(directory).is_dir():
+        raise ConfigError(f"curve_cache_dir is {shown(directory)}; it must be a directory, or not exist yet")
+
+
+def curve_key(config: EngineConfig, model: Path, sizes: Sequence[int]) -> CurveKey:
+    """Everything that the time of a forward pass depends on, for a settled configuration."""
+    parallel, backend = config.parallel, config.backend
+    toolchain = (
+        f"python {platform.python_version()}, torch {torch.__version__}, threads {torch.get_num_threads()}, "
+        f"mode {config.mode}, arithmetic {config.arithmetic}, draft length {config.speculation.draft_length}, "
+        f"kernels {backend.kernels}, batch invariant {backend.batch_invariant}, graphs {backend.graphs}"
+    )
+    return CurveKey(
+        model=str(model.resolve()),
+        sizes=tuple(sizes),
+        device_name=f"{backend.name}: {processor_name()}",
+        package_version=__version__,
+        toolchain=toolchain,
+        data_parallel_size=parallel.data,
+        context_parallel_size=parallel.context,
+        expert_parallel_size=parallel.expert,
+    )
+
+
+def processor_name() -> str:
+    """The processor's name as Linux tells it, or what Python knows."""
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
+            names = (line.partition(":")[2].strip() for line in file if line.startswith("model name"))
+            return next(names, "") or platform.machine()
+    except OSError:
+        return platform.processor() or platform.machine()
