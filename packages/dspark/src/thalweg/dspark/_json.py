@@ -35,7 +35,10 @@ def read_json(path: str | os.PathLike[str]) -> Any:
 
 def write_whole(path: Path, text: str) -> None:
     """Write to a neighbour, sync it and rename it, so that readers see all of it or none. Raises OSError."""
-    write_through(path.with_name(f"{path.name}.{uuid4().hex}.tmp"), path, text)
+    try:
+        write_through(path.with_name(f"{path.name}.{uuid4().hex}.tmp"), path, text)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 def write_through(temporary: Path, path: Path, text: str) -> None:

@@ -41,9 +41,9 @@ class CurveKey:
                 raise ConfigError(f"sizes[{i}] is {size} after {self.sizes[i - 1]}; sizes must ascend strictly")
 
     @property
-    def digest(self) -> str:
-        """SHA-256 of the canonical JSON, 64 hexadecimal digits."""
-        payload = {
+    def payload(self) -> dict[str, Any]:
+        """What the digest is of."""
+        return {
             "time_unit": "ms",
             "model": self.model,
             "batch_sizes": list(self.sizes),
@@ -56,7 +56,16 @@ class CurveKey:
             "package_version": self.package_version,
             "toolchain": self.toolchain,
         }
-        return hashlib.sha256(canonical_json(payload).encode()).hexdigest()
+
+    @property
+    def digest(self) -> str:
+        """64 hexadecimal digits."""
+        return digest_of(self.payload)
+
+
+def digest_of(value: Any) -> str:
+    """SHA-256 of a JSON value's canonical text, 64 hexadecimal digits."""
+    return hashlib.sha256(canonical_json(value).encode()).hexdigest()
 
 
 def canonical_json(value: Any) -> str:

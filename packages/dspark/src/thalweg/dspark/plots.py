@@ -77,7 +77,7 @@ def plot_plan(rows: Sequence[PlanRow], path: str | os.PathLike[str]) -> None:
     for panel, title in (
         (throughput, "tokens per second"),
         (gain, "gain, %"),
-        (drafts, "drafts verified per sequence"),
+        (drafts, "verified drafts per sequence"),
     ):
         panel.set_title(title)
         panel.set_xlabel("sequences")

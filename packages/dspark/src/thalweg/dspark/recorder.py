@@ -75,8 +75,7 @@ class ConfidenceRecorder:
         self._check(confidences, num_verified, num_accepted)
         rows = zip(confidences.tolist(), num_verified.tolist(), num_accepted.tolist(), strict=True)
         lines = [_line(row[:count], accepted) for row, count, accepted in rows if count]
-        if lines and self.is_recording:
-            self._write("".join(lines).encode())
+        if lines and self.is_recording and self._write("".join(lines).encode()):
             self.num_records += len(lines)
 
     def close(self) -> None:
@@ -90,7 +89,7 @@ class ConfidenceRecorder:
         if not first_line:
             self._file.write(self._first_line)
             return
-        if first_line in self._first_line and not first_line.endswith(b"\n"):
+        if first_line != self._first_line and self._first_line.startswith(first_line):
             self._file.truncate(0)  # killed in its first line
             self._file.write(self._first_line)
             return
@@ -116,13 +115,15 @@ class ConfidenceRecorder:
             logger.warning("%s: a last line that was cut off is removed", self._path)
             self._file.truncate(end)
 
-    def _write(self, data: bytes) -> None:
+    def _write(self, data: bytes) -> bool:
+        """Whether all of it was written."""
         try:
             while data:
                 data = data[self._file.write(data) :]
         except OSError as error:
             logger.warning("%s: confidences are no longer recorded: %s", self._path, error)
             self._file.close()
+        return self.is_recording
 
     def _check(self, confidences: Any, num_verified: Any, num_accepted: Any) -> None:
         require_array("confidences", confidences, np.float32, num_dimensions=2)

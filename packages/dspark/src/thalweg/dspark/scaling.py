@@ -18,8 +18,9 @@ def logits(confidences: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def log_confidences(logits: NDArray[np.float64], temperature: float) -> NDArray[np.float64]:
-    """Logarithm of the confidences at a temperature; always below 0."""
-    return -np.logaddexp(0.0, -logits / temperature)
+    """Logarithm of the confidences at a temperature; always below 0; NaN stays NaN."""
+    with np.errstate(invalid="ignore"):
+        return -np.logaddexp(0.0, -logits / temperature)
 
 
 def survival_at(confidences: NDArray[np.float64], temperatures: Sequence[float]) -> NDArray[np.float64]:

@@ -67,7 +67,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _leave_stdout()  # the reader has left, as `head` does
         return 0
     except OSError as error:
-        _leave_stdout()
+        if error.filename is None:
+            _leave_stdout()
         print(f"thalweg-dspark: {error.filename or 'standard output'}: {error.strerror}", file=sys.stderr)
         return 2
 

@@ -1,0 +1,13 @@
+"""Ten thousand damaged files of each kind."""
+
+from pathlib import Path
+
+import pytest
+from dspark_testing.damage import check_damaged_files, good_files
+
+
+@pytest.mark.parametrize("first_seed", range(0, 10_000, 1000))
+def test_damaged_files_are_refused_or_read_as_something_valid(first_seed: int, tmp_path: Path) -> None:
+    originals = good_files(tmp_path)
+    for seed in range(first_seed, first_seed + 1000):
+        check_damaged_files(seed, originals, tmp_path)

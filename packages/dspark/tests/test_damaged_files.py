@@ -1,0 +1,13 @@
+"""Files damaged at random; `soak` has ten times as many."""
+
+from pathlib import Path
+
+import pytest
+from dspark_testing.damage import check_damaged_files, good_files
+
+
+@pytest.mark.parametrize("first_seed", range(0, 1000, 250))
+def test_damaged_files_are_refused_or_read_as_something_valid(first_seed: int, tmp_path: Path) -> None:
+    originals = good_files(tmp_path)
+    refused = [check_damaged_files(seed, originals, tmp_path) for seed in range(first_seed, first_seed + 250)]
+    assert sum(refused) > 500
