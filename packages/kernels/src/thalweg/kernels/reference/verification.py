@@ -88,7 +88,7 @@ def judge_drafts(
     drawn_with = torch.where(is_stored, draft_logprobs[stored_rows, columns], 0.0)
     drawn_with = torch.where(is_known, drawn_with, torch.where(has_draft, -torch.inf, 0.0))
     gain = logprobs.gather(1, columns[:, None]).squeeze(1).double() - drawn_with.double()
-    holds = is_known & ((gain >= 0) | (uniform(seeds, positions, COIN) < torch.exp(gain)))
+    holds = is_known & (uniform(seeds, positions, COIN) < torch.exp(gain))  # the coin is below 1, so a sure draft holds
 
     taken_off = draft_logprobs.index_select(0, stored_rows).masked_fill_(~is_stored[:, None], -torch.inf)
     certain = torch.where(is_known & ~is_stored, 0.0, taken_off.gather(1, columns[:, None]).squeeze(1))
