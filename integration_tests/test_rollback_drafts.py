@@ -7,10 +7,13 @@ import pytest
 
 from rollback_testing.bench import POISON, Bench
 from rollback_testing.cases import random_outcomes, random_text
+from rollback_testing.changes import helped
 from rollback_testing.history import History, branch_off
-from rollback_testing.models import tiny_bench, tiny_history
+from rollback_testing.models import TINY_A, tiny_a, tiny_bench, tiny_history
 from rollback_testing.plans import DecodeRow, Lane
 from rollback_testing.rounds import Life, check_memory, draft, play_round
+from rollback_testing.serving import serve
+from thalweg.engine import SamplingParams
 
 
 def begin(name: str, history: History, lane: Lane, cached: int = 0) -> Life:
@@ -110,3 +113,26 @@ def test_nobody_writes_to_the_memory_of_placeholders() -> None:
     pools = bench.device.pools
     assert bool((pools.states == POISON).all())
     assert bool((pools.blocks == POISON).all())
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_preempted_request_gets_the_same_drafts(is_async: bool) -> None:
+    """Four requests outgrow their first blocks while there is memory for two."""
+    prompts = [random_text(length, 240, length).tolist() for length in (113, 119, 122, 125)]
+    params = SamplingParams(temperature=0.0, max_tokens=36, ignore_eos=True)
+    sizes = {
+        "max_num_seqs": 4,
+        "max_model_len": 180,
+        "async_scheduling": is_async,
+        "stop_preempted_request": False,
+    }
+    plain = serve(str(TINY_A), *tiny_a(), prompts, params, draft_length=0, **sizes)
+    change = helped(plain.texts)
+    roomy = serve(str(TINY_A), *tiny_a(), prompts, params, change=change, **sizes)
+    tight = serve(str(TINY_A), *tiny_a(), prompts, params, change=change, num_blocks=6, **sizes)
+    assert roomy.num_preempted == 0 < tight.num_preempted
+    assert roomy.texts == tight.texts == plain.texts
+    assert not tight.changed_proposals
+    shared = roomy.proposals.keys() & tight.proposals.keys()
+    assert {key: roomy.proposals[key] for key in shared} == {key: tight.proposals[key] for key in shared}
+    assert len(shared) > len(roomy.proposals) / 2

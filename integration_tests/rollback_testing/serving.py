@@ -1,0 +1,117 @@
+"""Requests served by a whole engine, with every decode step and every draft on record."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from thalweg.engine import EngineConfig, SamplingParams, build_engine
+from thalweg.engine.model_device import ModelDevice
+from thalweg.engine.statistics import StepRecord
+from thalweg.interfaces import DraftRows, StepKind
+from thalweg.model import CachedDrafter, DraftNetwork, Model
+
+Texts = list[list[int]]
+"""Prompt and output of each request."""
+Change = Callable[[DraftRows, torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
+"""What to make of ids [N, G] and confidences [N, G] that the drafter proposes."""
+
+
+@dataclass
+class Served:
+    """What came of some requests; they have the sequence ids 0, 1, 2, ... in their order."""
+
+    texts: Texts = field(default_factory=list)
+    steps: list[StepRecord] = field(default_factory=list)
+    """Decode steps."""
+    rows_computed: list[int] = field(default_factory=list)
+    """Query rows of each decode step's forward pass."""
+    proposals: dict[tuple[int, int], tuple[int, tuple[int, ...], tuple[float, ...]]] = field(default_factory=dict)
+    """(anchor, ids, confidences) by (sequence, position of the anchor)."""
+    changed_proposals: list[tuple[int, int]] = field(default_factory=list)
+    """Where the drafter said something else when it was asked again, after a preemption."""
+    num_preempted: int = 0
+
+    @property
+    def num_verified(self) -> NDArray[np.int64]:
+        """[G] decode rows that verified a draft at each place, of which `num_accepted` accepted it."""
+        return self._count(lambda record: record.outcome.num_verified)
+
+    @property
+    def num_accepted(self) -> NDArray[np.int64]:
+        return self._count(lambda record: record.outcome.num_accepted)
+
+    def _count(self, lengths: Callable[[StepRecord], NDArray[np.int32]]) -> NDArray[np.int64]:
+        longest = self.steps[0].plan.draft_token_ids.shape[1]
+        counts = np.concatenate([lengths(record)[record.plan.draft_read_slots > 0] for record in self.steps])
+        return (counts[:, None] > 1 + np.arange(longest)).sum(0)
+
+
+def serve(
+    path: str,
+    model: Model,
+    network: DraftNetwork,
+    prompts: Sequence[Sequence[int]],
+    params: SamplingParams | Sequence[SamplingParams],
+    *,
+    change: Change | None = None,
+    step_times: Sequence[tuple[int, float]] = (),
+    **options: Any,
+) -> Served:
+    """Serve the requests to their ends. change: what is done to proposals before anybody else sees them."""
+    config = EngineConfig.build(environ={}, model=path, check_lengths=True, **options)
+    served = Served()
+    each = params if isinstance(params, Sequence) else [params] * len(prompts)
+    with (
+        _on_record(served, change),
+        build_engine(
+            config,
+            model=model,
+            draft_network=network if config.speculation.draft_length != 0 else None,
+            step_times=step_times,
+        ) as engine,
+    ):
+        engine.statistics.on_step(lambda record: _take_step(served, record))
+        for number, (prompt, one) in enumerate(zip(prompts, each, strict=True)):
+            engine.add_request(str(number), list(prompt), one)
+        outputs = {}
+        while engine.has_unfinished():
+            outputs |= {output.request_id: output for output in engine.step() if output.finished}
+    served.texts = [[*prompt, *outputs[str(i)].outputs[0].token_ids] for i, prompt in enumerate(prompts)]
+    return served
+
+
+def _take_step(served: Served, record: StepRecord) -> None:
+    served.num_preempted = record.plan.stats.num_preempted
+    if record.plan.kind is StepKind.DECODE and record.plan.sequence_ids.size:
+        served.steps.append(record)
+
+
+@contextmanager
+def _on_record(served: Served, change: Change | None) -> Iterator[None]:
+    """Watches forward passes and proposals; both run as device work, in stream order."""
+    forward, propose = ModelDevice.forward, CachedDrafter.propose
+
+    def watched_forward(device: ModelDevice, prepared: Any) -> Any:
+        if prepared.selected_rows is None:
+            served.rows_computed.append(prepared.batch.token_ids.shape[0])
+        return forward(device, prepared)
+
+    def watched_propose(drafter: CachedDrafter, rows: DraftRows, sampler: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        ids, confidences = propose(drafter, rows, sampler)
+        where = zip(rows.sequence_ids.tolist(), rows.positions.tolist(), rows.anchor_token_ids.tolist(), strict=True)
+        for (sequence, position, anchor), drafts, sure in zip(where, ids.tolist(), confidences.tolist(), strict=True):
+            said = anchor, tuple(drafts), tuple(sure)
+            if served.proposals.setdefault((sequence, position), said) != said:
+                served.changed_proposals.append((sequence, position))
+        return (ids, confidences) if change is None else change(rows, ids, confidences)
+
+    with patch.object(ModelDevice, "forward", watched_forward), patch.object(CachedDrafter, "propose", watched_propose):
+        yield
