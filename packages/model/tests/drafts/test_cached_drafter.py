@@ -73,13 +73,20 @@ def test_a_temperature_that_divides_nothing_is_refused(value: float, case: Case)
         CachedDrafter(case.network, case.cache((1.0,)).views, 2, (1.0, value))
 
 
-def test_tiny_temperatures_count_as_a_hundred_thousandth(case: Case) -> None:
-    found = []
-    for temperature in (1e-30, 1e-5):
-        cache, group = prefilled(case, (temperature,) * 5, 9)
-        found.append(propose(cache, group)[2])
-    assert torch.equal(*found)
-    assert ((found[0] < 1e-6) | (found[0] > 1 - 1e-6)).all()
+def test_each_place_has_its_temperature_and_tiny_ones_count_as_a_hundred_thousandth(
+    case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache, group = prefilled(case, (1e-30, 2.0, 1e-5), 9)
+    used: list[float] = []
+    confidences = case.network.confidences
+
+    def spy(rows: Tensor, markov_rows: Tensor, temperature: float) -> Tensor:
+        used.append(temperature)
+        return confidences(rows, markov_rows, temperature)
+
+    monkeypatch.setattr(case.network, "confidences", spy)
+    propose(cache, group)
+    assert used == [1e-5, 2.0, 1e-5]
 
 
 def test_rings_that_cannot_hold_window_and_block_are_refused(case: Case) -> None:
@@ -151,6 +158,21 @@ def test_padding_sequences_write_nothing_and_change_nobody(case: Case) -> None:
         assert torch.equal(without, with_padding)
     for ring in rings(cache):
         assert (ring[0] == 0xFF).all()
+
+
+def test_experts_do_not_see_padding_sequences(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache, group = prefilled(case, (1.0,) * 5, 9)
+    ops, routed = case.network.numerics.ops, []
+    grouped_matmul = ops.grouped_matmul
+
+    def spy(rows: Tensor, counts: list[int], weights: tuple[Tensor, ...]) -> Tensor:
+        routed.append(sum(counts[:-1]))
+        return grouped_matmul(rows, counts, weights)
+
+    monkeypatch.setitem(ops.__dict__, "grouped_matmul", spy)
+    propose(cache, [group[0], Running(torch.zeros(1, dtype=torch.int64), 0, [0])])
+    layers, products = case.model.config.num_draft_layers, 2
+    assert routed == [5 * case.model.config.dspark_num_experts_per_tok] * layers * products
 
 
 def test_a_block_writes_its_own_positions_and_nothing_else(case: Case) -> None:
