@@ -62,7 +62,7 @@ class HostCopies:
     accept_probs: torch.Tensor
     """float32 [N, G] how likely each draft of this step was to be accepted; NaN where none was verified."""
     draft_faults: torch.Tensor
-    """int32 [2] what the drafter got wrong: ids outside the vocabulary, confidences outside 0..1."""
+    """int32 [2] what the drafter got wrong: unusable ids, confidences outside 0..1."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ class CheckedDrafts:
     is_certain: torch.Tensor
     """bool [N, G] drafts that nobody drew: each stands for a distribution that holds nothing else."""
     faults: torch.Tensor
-    """int32 [2] ids outside the vocabulary, confidences outside 0..1."""
+    """int32 [2] ids that could not be used, confidences outside 0..1."""
 
 
 def check_drafts(
@@ -32,20 +32,26 @@ def check_drafts(
     shape: tuple[int, int],
     vocab_size: int,
 ) -> CheckedDrafts:
-    """Put the proposals of a drafter right: an id outside the vocabulary becomes the last one, with confidence 0; a
-    confidence outside 0..1, or not a number, becomes 0.
+    """Put the proposals of a drafter right, on the device.
 
     token_ids: int [N, G]. confidences: float [N, G]. drawn: int32 [N] per place, what the sampler drew, for as many
-    places as it was asked. shape: (N, G). Raises ValueError for tensors of another shape or kind.
+    places as it was asked. shape: (N, G).
+
+    At those places the drafts are what was drawn, whatever was proposed: if some of them were replaced by others, and
+    some by the same token, those left would not follow the distribution that they are judged by. Elsewhere an id
+    outside the vocabulary becomes the last one. Both give a confidence of 0, and so does one outside 0..1, or that is
+    not a number. Raises ValueError for tensors of another shape or kind.
     """
     _check_tensors(token_ids, confidences, shape)
     is_illegal = (token_ids < 0) | (token_ids >= vocab_size)
     ids = torch.where(is_illegal, vocab_size - 1, token_ids).int()
-    values = confidences.float()
-    is_bad = ~((values >= 0) & (values <= 1))
     is_certain = torch.ones_like(is_illegal)
     for place, drawn_ids in enumerate(drawn):
-        is_certain[:, place] = (drawn_ids != ids[:, place]) | is_illegal[:, place]
+        is_illegal[:, place] = token_ids[:, place] != drawn_ids
+        ids[:, place] = drawn_ids
+        is_certain[:, place] = False
+    values = confidences.float()
+    is_bad = ~((values >= 0) & (values <= 1))
     return CheckedDrafts(
         ids,
         values.masked_fill(is_bad | is_illegal, 0.0),

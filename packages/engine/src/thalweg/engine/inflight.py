@@ -52,7 +52,7 @@ class Collected:
     accept_probs: NDArray[np.float32]
     """[N, G] how likely each draft was to be accepted; NaN where none was verified."""
     draft_faults: tuple[int, int] = (0, 0)
-    """What was wrong with the next drafts: ids outside the vocabulary, confidences outside 0..1."""
+    """What was wrong with the next drafts: unusable ids, confidences outside 0..1."""
 
 
 class Runner(Protocol):

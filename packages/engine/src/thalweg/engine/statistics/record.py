@@ -30,7 +30,7 @@ class StepRecord:
     accept_probs: NDArray[np.float32] | None = None
     """[N, G] how likely each draft of a decode step was to be accepted, NaN where none was verified; None = unknown."""
     draft_faults: tuple[int, int] = (0, 0)
-    """What the drafter got wrong in this step: ids outside the vocabulary, confidences outside 0..1."""
+    """What the drafter got wrong in this step: unusable ids, confidences outside 0..1."""
 
     @property
     def confidence_errors(self) -> NDArray[np.float64]:

@@ -119,8 +119,8 @@ class StepStatistics:
         if illegal + bad >= self._next_warning:
             self._next_warning = 10 * (illegal + bad)
             _LOG.warning(
-                "so far the drafter proposed %d ids outside the vocabulary and %d confidences outside 0..1; they count "
-                "as drafts that nobody believes in",
+                "so far the drafter proposed %d ids outside the vocabulary or not as drawn, and %d confidences outside "
+                "0..1; they count as drafts that nobody believes in",
                 illegal,
                 bad,
             )

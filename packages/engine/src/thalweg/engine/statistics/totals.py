@@ -25,7 +25,7 @@ class StepTotals:
     num_finished: int = 0
     """Sequences that ran and left, however they ended."""
     num_illegal_drafts: int = 0
-    """Draft ids outside the vocabulary; the last id stood in for each."""
+    """Draft ids outside the vocabulary, or in the place of what the sampler drew; others stood in for them."""
     num_bad_confidences: int = 0
     """Confidences outside 0..1, or not numbers; each counted as 0."""
 
