@@ -1,0 +1,61 @@
+"""Verification budgets that decide by a script, for the scheduler core in Python."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from thalweg.dspark import StepTimeCurve
+
+Survivals = Sequence[NDArray[np.float32]]
+
+
+class ScriptedBudget:
+    """Satisfies `thalweg.interfaces.VerifyBudget` by a function of the budget's survival; it never sees the split's."""
+
+    def __init__(self, choose: Callable[[Survivals], NDArray[np.int32]]) -> None:
+        self._choose = choose
+
+    def set_step_time_curve(self, points: Sequence[tuple[int, float]]) -> None:
+        """Needs no times."""
+
+    def record_step_time(self, num_rows: int, graph_size: int, forward_ms: float, sampler_ms: float) -> None:
+        """Learns nothing."""
+
+    def verify_lengths(self, budget_survival: Survivals, split_survival: Survivals) -> NDArray[np.int32]:
+        return self._choose(budget_survival)
+
+
+def planned(lengths: Sequence[int]) -> ScriptedBudget:
+    """The same length for all sequences of a step, in turn; shorter where there are fewer drafts."""
+    step = -1
+
+    def choose(survival: Survivals) -> NDArray[np.int32]:
+        nonlocal step
+        step += 1
+        wanted = lengths[step % len(lengths)]
+        return np.array([min(wanted, 1 + row.size) for row in survival], np.int32)
+
+    return ScriptedBudget(choose)
+
+
+def told_by(place: int) -> ScriptedBudget:
+    """One draft is verified where the draft of this place was likely to survive two rounds ago, else none."""
+    return ScriptedBudget(lambda survival: np.array([1 + int(row[place] > 0.25) for row in survival], np.int32))
+
+
+def alone(points: Sequence[tuple[int, float]]) -> ScriptedBudget:
+    """The best number of drafts for every sequence as if no other were in its step: most tokens per millisecond."""
+    curve = StepTimeCurve(points)
+
+    def choose(survival: Survivals) -> NDArray[np.int32]:
+        rates = np.stack(survival)
+        totals = np.arange(1, 2 + rates.shape[1])
+        times = np.array([curve.time_ms(total) for total in totals.tolist()])
+        first = np.ones((len(rates), 1), np.float32)
+        expected = np.add.accumulate(np.concatenate((first, rates), axis=1), axis=1, dtype=np.float32)
+        return (1 + np.argmax(expected.astype(np.float64) / times, axis=1)).astype(np.int32)
+
+    return ScriptedBudget(choose)

@@ -1,0 +1,40 @@
+"""A device whose model is a table: everything around the network is real, and a step takes milliseconds."""
+
+from __future__ import annotations
+
+import torch
+
+from drafts_testing.tables import Contexts
+from thalweg.engine.device import Forwarded, Prepared, Sampled
+from thalweg.engine.inputs import StepInputs
+from thalweg.engine.model_inputs import ModelInputs
+from thalweg.engine.sample_stage import SampleStage
+from thalweg.engine.sampler_inputs import SamplerInputs
+from thalweg.interfaces import StepPlan
+
+
+class TableDevice:
+    """Satisfies `thalweg.engine.device.Device`: real inputs, real sampling, and logits by context."""
+
+    def __init__(self, inputs: ModelInputs, contexts: Contexts, stage: SampleStage) -> None:
+        self._inputs = inputs
+        self._contexts = contexts
+        self._stage = stage
+
+    def copy(self, plan: StepPlan) -> None:
+        self._contexts.copy(torch.from_numpy(plan.state_copies).long())
+
+    def prepare(self, inputs: StepInputs, left: Sampled | None, *, redistribute: bool) -> Prepared:
+        return self._inputs.prepare(inputs, left, redistribute=redistribute)
+
+    def forward(self, prepared: Prepared) -> Forwarded:
+        batch = prepared.batch
+        states = self._contexts.extend(prepared.state_slots, prepared.query_lengths, batch.positions, batch.token_ids)
+        selected = states if prepared.selected_rows is None else states[prepared.selected_rows]
+        return Forwarded(prepared, self._contexts.tables.after(selected))
+
+    def sample(self, forwarded: Forwarded, inputs: SamplerInputs) -> Sampled:
+        return self._stage.run(forwarded.prepared, forwarded.logits, inputs)
+
+    def close(self) -> None:
+        """Tables need no care."""
