@@ -70,8 +70,8 @@ class Drafter(Protocol):
         """Draft ids int32 [N, G] and confidences float32 [N, G] for the tokens after each anchor.
 
         Places that the sampler was asked for hold what it drew, whatever is returned there: to be sure of a token,
-        leave nothing else in its logits. The others count as certain: each stands for a distribution that holds nothing else.
-        Ids outside the vocabulary and confidences outside 0..1 are put right by the caller.
+        leave nothing else in its logits. The others count as certain: each stands for a distribution that holds nothing
+        else. Ids outside the vocabulary and confidences outside 0..1 are put right by the caller.
         """
 
 
