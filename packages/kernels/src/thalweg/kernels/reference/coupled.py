@@ -19,6 +19,7 @@ from thalweg.kernels.reference.sampling import (
     argmax_lowest,
     filtered_logprobs,
     hash_input,
+    in_pieces,
     is_greedy,
     splitmix_hash,
     unit_interval,
@@ -32,12 +33,15 @@ def coupled_draw(weights: Tensor, seeds: Tensor, positions: Tensor) -> Tensor:
     itself. u_v is output v of SplitMix64 started at the hash of (seed, position). The lowest id wins a tie; -1 where no
     weight is positive.
     """
-    n, vocabulary = weights.shape
-    check_shape("positions", positions, (n,))
-    start = splitmix_hash(hash_input(seeds, positions, FRESH))
-    steps = torch.arange(vocabulary, dtype=torch.int64, device=weights.device) * GAMMA
+    check_shape("positions", positions, (weights.shape[0],))
+    return in_pieces(_first_arrivals, weights, splitmix_hash(hash_input(seeds, positions, FRESH)))
+
+
+def _first_arrivals(weights: Tensor, start: Tensor) -> Tensor:
+    """start: int64 [n], where the random numbers of each row start."""
+    steps = torch.arange(weights.shape[1], dtype=torch.int64, device=weights.device) * GAMMA
     u = unit_interval(splitmix_hash(start[:, None] + steps))
-    arrival = torch.where(weights > 0, -torch.log1p(-u) / weights.double(), torch.inf)
+    arrival = torch.log1p(u.neg_()).neg_().div_(weights).masked_fill_(weights <= 0, torch.inf)
     best = arrival.amin(-1, keepdim=True)
     token = (arrival == best).to(torch.int8).argmax(-1)
     return torch.where(torch.isfinite(best.squeeze(-1)), token, -1).int()

@@ -17,6 +17,8 @@ from thalweg.kernels.reference.numerics import check_shape, sum_last
 
 FRESH, RESIDUAL, COIN = 0, 1, 2
 GREEDY_BELOW = 1e-5
+PIECE_ELEMENTS = 1 << 17
+"""Tokens that `in_pieces` takes at a time."""
 
 
 def _signed(value: int) -> int:
@@ -76,9 +78,14 @@ def draw(weights: Tensor, u: Tensor) -> Tensor:
         raise ConfigError(f"u has dtype {u.dtype}; float64 is required")
     if vocabulary == 0:
         raise ConfigError("weights have no columns; at least one token is required")
+    return in_pieces(_draw, weights, u)
+
+
+def _draw(weights: Tensor, u: Tensor) -> Tensor:
+    vocabulary = weights.shape[1]
     sums = torch.cumsum(weights.double(), -1)
     total = sums[:, -1]
-    first = (sums <= (u * total).unsqueeze(-1)).sum(-1)
+    first = torch.searchsorted(sums, (u * total).unsqueeze(-1), right=True).squeeze(-1)
     last_positive = vocabulary - 1 - (weights.flip(-1) > 0).to(torch.int8).argmax(-1)
     token = torch.where(first < vocabulary, first, last_positive)
     return torch.where((total > 0) & torch.isfinite(total), token, -1).int()
@@ -89,6 +96,19 @@ def argmax_lowest(logits: Tensor) -> Tensor:
     best = logits.amax(-1, keepdim=True)
     token = (logits == best).to(torch.int8).argmax(-1)
     return torch.where(torch.isfinite(best.squeeze(-1)), token, -1).int()
+
+
+def in_pieces(function: Callable[..., Tensor], rows: Tensor, *others: Tensor) -> Tensor:
+    """function(rows, *others) of rows [n, V] and others [n], some rows at a time on the CPU.
+
+    It must treat every row by itself. Its intermediate results then stay in the processor's cache, and in memory that
+    is at hand: large ones cost more in new pages than in arithmetic.
+    """
+    count = max(1, PIECE_ELEMENTS // max(1, rows.shape[1]))
+    if rows.device.type != "cpu" or rows.shape[0] <= count:
+        return function(rows, *others)
+    pieces = [slice(start, start + count) for start in range(0, rows.shape[0], count)]
+    return torch.cat([function(rows[piece], *(other[piece] for other in others)) for piece in pieces])
 
 
 def log_softmax(logits: Tensor) -> Tensor:
@@ -112,19 +132,27 @@ def filter_mask(logits: Tensor, top_p: Tensor, top_k: Tensor) -> Tensor:
     filtered = torch.nonzero((top_p < 1) | ((top_k > 0) & (top_k < vocabulary))).squeeze(-1)
     if filtered.numel() == 0:
         return kept
-    chosen = logits[filtered]
-    order = descending(chosen)
-    ordered = chosen.gather(-1, order).double()
-    mass = torch.exp(ordered - ordered[:, :1])
-    total = sum_last(mass).unsqueeze(-1)
-    before = torch.nn.functional.pad(torch.cumsum(mass, -1)[:, :-1], (1, 0))
-    p = top_p[filtered].double().unsqueeze(-1)
-    k = top_k[filtered].long().unsqueeze(-1)
-    rank = torch.arange(vocabulary, device=logits.device)
-    survivors = (before <= p * total) | (p >= 1)
-    survivors &= (rank < k) | (k <= 0)
-    kept[filtered] = torch.zeros_like(survivors).scatter_(-1, order, survivors)
+    chosen, p, k = logits[filtered], top_p[filtered].double(), top_k[filtered].long()
+    ordered = _sorted_values(chosen)
+    mass = torch.exp(ordered.double() - ordered[:, :1])
+    limit = torch.where(p >= 1, torch.inf, p * sum_last(mass))
+    before = torch.cumsum(mass, -1)[:, :-1].contiguous()
+    count = 1 + torch.searchsorted(before, limit[:, None], right=True).squeeze(-1)
+    count = torch.where(k > 0, torch.minimum(count, k), count)
+    # The prefix of the order is everything above its last value, and as many of the equal ones as are left to take.
+    last = ordered.gather(1, count[:, None] - 1)
+    survivors = chosen > last
+    equal = chosen == last
+    survivors |= equal & (equal.cumsum(-1) <= (count - survivors.sum(-1))[:, None])
+    kept[filtered] = survivors
     return kept
+
+
+def _sorted_values(logits: Tensor) -> Tensor:
+    """[n, V] from the largest to the smallest; numpy sorts much faster than torch on the CPU."""
+    if logits.device.type != "cpu":
+        return torch.sort(logits, dim=-1, descending=True).values
+    return torch.from_numpy(np.sort((-logits).numpy(), axis=-1)).neg_()
 
 
 def descending(logits: Tensor) -> Tensor:
@@ -154,9 +182,12 @@ def filtered_logprobs(logits: Tensor, temperature: Tensor, top_p: Tensor, top_k:
         raise ConfigError(f"top_k holds {top_k.tolist()}; every value must be -1 or positive")
     greedy = is_greedy(temperature)
     scale = torch.reciprocal(torch.where(greedy, GREEDY_BELOW, temperature.float()))
+    return in_pieces(_filtered, logits, scale, torch.where(greedy, 1.0, top_p), torch.where(greedy, -1, top_k))
+
+
+def _filtered(logits: Tensor, scale: Tensor, top_p: Tensor, top_k: Tensor) -> Tensor:
     tempered = logits.float() * scale.unsqueeze(-1)
-    kept = filter_mask(tempered, torch.where(greedy, 1.0, top_p), torch.where(greedy, -1, top_k))
-    return log_softmax(tempered.masked_fill(~kept, -torch.inf))
+    return log_softmax(tempered.masked_fill_(~filter_mask(tempered, top_p, top_k), -torch.inf))
 
 
 def is_greedy(temperature: Tensor) -> Tensor:
