@@ -103,7 +103,7 @@ def test_bad_rows_are_refused_and_counted_nowhere(message: str) -> None:
     assert statistics.verified_by_position.sum() == 0
 
 
-@pytest.mark.parametrize("draft_length", [0, -1, True, 2.0, "3", None])
+@pytest.mark.parametrize("draft_length", [0, -1, 1025, True, 2.0, "3", None])
 def test_a_draft_length_below_one_is_refused(draft_length: Any) -> None:
-    with pytest.raises(ConfigError, match=r"draft_length is .*; an integer of at least 1 is needed"):
+    with pytest.raises(ConfigError, match=r"draft_length is .*; an integer from 1 to 1024 is needed"):
         AcceptanceStatistics(draft_length)

@@ -2,6 +2,7 @@
 
 import importlib.metadata
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -18,16 +19,24 @@ PLAN = "plan --curve curve.json --accept-rate 0.7"
 Run = Callable[..., str]
 
 
-@pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """Runs a command in a folder that holds curve.json, records.jsonl and acceptance.json; returns what it prints."""
-    monkeypatch.chdir(tmp_path)
-    write_curve("curve.json", StepTimeCurve(POINTS))
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that holds curve.json, records.jsonl and acceptance.json."""
+    folder = tmp_path_factory.mktemp("files")
+    write_curve(folder / "curve.json", StepTimeCurve(POINTS))
     records = synthetic_records(5000)
-    write_records(Path("records.jsonl"), records)
+    write_records(folder / "records.jsonl", records)
     statistics = AcceptanceStatistics(5)
     statistics.add(records.num_verified, records.num_accepted)
-    write_acceptance("acceptance.json", [statistics])
+    write_acceptance(folder / "acceptance.json", [statistics])
+    return folder
+
+
+@pytest.fixture
+def run(files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Runs a command in a copy of that folder and returns what it prints."""
+    shutil.copytree(files, tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
 
     def run_command(*arguments: str) -> str:
         status = main(arguments)

@@ -207,7 +207,7 @@ BAD_BETAS: dict[str, tuple[Any, ...]] = {
     "accept_rate is 1.5; a number from 0 to 1": (1.5, 5),
     "accept_rate is nan": (math.nan, 5),
     "accept_rate is '0.5'": ("0.5", 5),
-    "draft_length is 0; an integer of at least 1": (0.5, 0),
+    "draft_length is 0; an integer from 1 to 1024": (0.5, 0),
     "draft_length is True": (0.5, True),
     "draft_length is 2.0": (0.5, 2.0),
     "concentration is 0; at least 0.01": (0.5, 5, 0),

@@ -46,7 +46,7 @@ def lines_of(panel: Axes) -> list[list[tuple[float, float]]]:
 
 @pytest.mark.parametrize("suffix", BEGINNINGS)
 def test_the_suffix_says_what_kind_of_picture(tmp_path: Path, suffix: str) -> None:
-    plot_calibration(calibrate(synthetic_records(300)), tmp_path / f"calibration{suffix}")
+    plot_calibration(calibrate(synthetic_records(300, (1.0,))), tmp_path / f"calibration{suffix}")
     plot_plan(ROWS, tmp_path / f"plan{suffix.upper()}")
     for path in tmp_path.iterdir():
         assert path.read_bytes().startswith(BEGINNINGS[suffix])

@@ -100,7 +100,8 @@ OTHER_FILES = {
     "holds no confidence records: 'utf-8'": b"\x93NUMPY\x01\x00",
     "its version is 2; version 1 is understood": HEADER.replace(b"1,", b"2,"),
     "its version is True": HEADER.replace(b"1,", b"true,"),
-    "draft_length is 0; an integer of at least 1": HEADER.replace(b"2}", b"0}"),
+    "draft_length is 0; an integer from 1 to 1024": HEADER.replace(b"2}", b"0}"),
+    "draft_length is 9999999; an integer from 1 to 1024": HEADER.replace(b"2}", b"9999999}"),
     "draft_length is '2'": HEADER.replace(b"2}", b'"2"}'),
     "draft_length is None": HEADER.replace(b', "draft_length": 2', b""),
     "holds no confidence records: NaN": HEADER.replace(b"2}", b"NaN}"),
@@ -215,9 +216,9 @@ def test_bad_rows_are_refused_and_leave_no_record(path: Path, message: str) -> N
     assert path.read_bytes() == HEADER
 
 
-@pytest.mark.parametrize("draft_length", [0, -1, True, 2.0, "3", None])
+@pytest.mark.parametrize("draft_length", [0, -1, 1025, True, 2.0, "3", None])
 def test_a_draft_length_below_one_is_refused_and_makes_no_file(path: Path, draft_length: Any) -> None:
-    with pytest.raises(ConfigError, match=r"draft_length is .*; an integer of at least 1 is needed"):
+    with pytest.raises(ConfigError, match=r"draft_length is .*; an integer from 1 to 1024 is needed"):
         ConfidenceRecorder(path, draft_length)
     assert not path.exists()
 

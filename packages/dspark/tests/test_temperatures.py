@@ -49,9 +49,9 @@ def test_what_is_neither_text_nor_numbers_is_refused(bad: Any) -> None:
         parse_temperatures(bad, 1)
 
 
-@pytest.mark.parametrize("draft_length", [0, -1, True, 2.0, "3", None])
+@pytest.mark.parametrize("draft_length", [0, -1, 1025, True, 2.0, "3", None])
 def test_a_draft_length_below_one_is_refused(draft_length: Any) -> None:
-    with pytest.raises(ConfigError, match=r"draft_length is .*; an integer of at least 1 is needed"):
+    with pytest.raises(ConfigError, match=r"draft_length is .*; an integer from 1 to 1024 is needed"):
         parse_temperatures("1", draft_length)
 
 

@@ -1,5 +1,6 @@
 """Ten thousand damaged files of each kind."""
 
+import logging
 from pathlib import Path
 
 import pytest
@@ -7,7 +8,10 @@ from dspark_testing.damage import check_damaged_files, good_files
 
 
 @pytest.mark.parametrize("first_seed", range(0, 10_000, 1000))
-def test_damaged_files_are_refused_or_read_as_something_valid(first_seed: int, tmp_path: Path) -> None:
+def test_damaged_files_are_refused_or_read_as_something_valid(
+    first_seed: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.CRITICAL, "thalweg.dspark")
     originals = good_files(tmp_path)
     for seed in range(first_seed, first_seed + 1000):
         check_damaged_files(seed, originals, tmp_path)

@@ -1,10 +1,14 @@
-"""What an argument must be before numpy computes with it."""
+"""What an argument must be before anything is computed with it."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import numpy as np
+
+from thalweg.interfaces import ConfigError, shown
+
+MAX_DRAFT_LENGTH = 1024
 
 
 def require_array(name: str, value: Any, dtype: type[np.generic], *, num_dimensions: int) -> None:
@@ -22,3 +26,17 @@ def require_integers(name: str, value: Any) -> None:
         return
     found = f"{value.dtype} array of shape {value.shape}" if isinstance(value, np.ndarray) else type(value).__name__
     raise ValueError(f"{name} is a {found}; an array of integers with one dimension is needed")
+
+
+def require_integer(name: str, value: Any, least: int, most: int | None = None) -> None:
+    """Raise ConfigError unless the value is an int, and no bool, within the limits."""
+    is_integer = isinstance(value, int) and not isinstance(value, bool)
+    if is_integer and value >= least and (most is None or value <= most):
+        return
+    limits = f"of at least {least}" if most is None else f"from {least} to {most}"
+    raise ConfigError(f"{name} is {shown(value)}; an integer {limits} is needed")
+
+
+def require_draft_length(value: Any) -> None:
+    """Raise ConfigError unless the value can be the number of drafts of a step."""
+    require_integer("draft_length", value, 1, MAX_DRAFT_LENGTH)

@@ -7,17 +7,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from thalweg.dspark._arrays import require_array, require_integers
-from thalweg.interfaces import ConfigError, shown
+from thalweg.dspark._arrays import require_array, require_draft_length, require_integers
 
 
 class AcceptanceStatistics:
     """Running sums over the rows that are added: one row per sequence and decode step."""
 
     def __init__(self, draft_length: int) -> None:
-        """Raises ConfigError for a draft length below 1."""
-        if isinstance(draft_length, bool) or not isinstance(draft_length, int) or draft_length < 1:
-            raise ConfigError(f"draft_length is {shown(draft_length)}; an integer of at least 1 is needed")
+        """Raises ConfigError for a draft length that is no integer from 1 to 1024."""
+        require_draft_length(draft_length)
         self.draft_length = draft_length
         self.num_rows = 0
         self.verified_by_position: NDArray[np.int64] = np.zeros(draft_length, np.int64)

@@ -9,7 +9,8 @@ from operator import index
 
 import numpy as np
 
-from thalweg.interfaces import ConfigError, shown
+from thalweg.dspark._arrays import require_integer
+from thalweg.interfaces import ConfigError
 
 
 def graph_sizes(max_size: int, interval: int = 8) -> list[int]:
@@ -18,8 +19,7 @@ def graph_sizes(max_size: int, interval: int = 8) -> list[int]:
     Raises ConfigError for a size or an interval below 1.
     """
     for name, value in (("max_size", max_size), ("interval", interval)):
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise ConfigError(f"{name} is {shown(value)}; an integer of at least 1 is needed")
+        require_integer(name, value, 1)
     interval = min(interval, max_size)
     powers = [1 << i for i in range((interval - 1).bit_length())]
     return [*powers, *range(interval, max_size, interval), max_size]

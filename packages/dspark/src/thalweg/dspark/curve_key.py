@@ -7,6 +7,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
+from thalweg.dspark._arrays import require_integer
 from thalweg.interfaces import ConfigError, shown
 
 
@@ -32,11 +33,11 @@ class CurveKey:
             if not isinstance(value, str):
                 raise ConfigError(f"{name} is {shown(value)}; text is needed")
         for name in ("data_parallel_size", "context_parallel_size", "expert_parallel_size"):
-            _require_count(name, getattr(self, name))
+            require_integer(name, getattr(self, name), 1)
         if not isinstance(self.sizes, tuple) or not self.sizes:
             raise ConfigError(f"sizes is {shown(self.sizes)}; a tuple of at least one graph size is needed")
         for i, size in enumerate(self.sizes):
-            _require_count(f"sizes[{i}]", size)
+            require_integer(f"sizes[{i}]", size, 1)
             if i and size <= self.sizes[i - 1]:
                 raise ConfigError(f"sizes[{i}] is {size} after {self.sizes[i - 1]}; sizes must ascend strictly")
 
@@ -71,8 +72,3 @@ def digest_of(value: Any) -> str:
 def canonical_json(value: Any) -> str:
     """JSON with sorted keys, no spaces and ASCII only: equal values give equal text."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"))
-
-
-def _require_count(name: str, value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ConfigError(f"{name} is {shown(value)}; an integer of at least 1 is needed")

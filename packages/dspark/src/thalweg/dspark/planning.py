@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from thalweg.dspark._arrays import require_integer
 from thalweg.dspark.budget import ThroughputBudget
 from thalweg.dspark.curve import StepTimeCurve
 from thalweg.dspark.estimators import MIN_SAMPLER_SAMPLES
@@ -62,8 +63,8 @@ def plan(
     equal rows, whatever other concurrencies are asked for. Raises ConfigError for sizes and times that are none, and
     when the curve ends before all drafts of all sequences.
     """
-    _require_integer("num_batches", num_batches, 1)
-    _require_integer("seed", seed, 0)
+    require_integer("num_batches", num_batches, 1)
+    require_integer("seed", seed, 0)
     if isinstance(sampler_ms, bool) or not isinstance(sampler_ms, int | float) or not 0 <= sampler_ms < math.inf:
         raise ConfigError(f"sampler_ms is {shown(sampler_ms)}; a finite number of at least 0 is needed")
     _check_concurrencies(curve, workload.draft_length, concurrencies, num_batches)
@@ -87,7 +88,7 @@ def _check_concurrencies(
     curve: StepTimeCurve, draft_length: int, concurrencies: Sequence[int], num_batches: int
 ) -> None:
     for i, num_sequences in enumerate(concurrencies):
-        _require_integer(f"concurrencies[{i}]", num_sequences, 1)
+        require_integer(f"concurrencies[{i}]", num_sequences, 1)
         num_tokens = num_sequences * (1 + draft_length)
         if num_tokens > curve.largest:
             raise ConfigError(
@@ -134,8 +135,3 @@ def _throughput(
         accepted_length=1 + accepted / num_rows,
         step_ms=total_ms / num_batches,
     )
-
-
-def _require_integer(name: str, value: Any, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ConfigError(f"{name} is {shown(value)}; an integer of at least {least} is needed")

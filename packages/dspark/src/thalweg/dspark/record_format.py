@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from thalweg.dspark._arrays import require_draft_length
 from thalweg.dspark._json import is_integer
 from thalweg.interfaces import ConfigError, shown
 
@@ -13,8 +14,8 @@ MAX_HEADER_BYTES = 4096
 
 
 def header(draft_length: int) -> dict[str, Any]:
-    """The value of the first line. Raises ConfigError for a draft length below 1."""
-    _check_draft_length(draft_length)
+    """The value of the first line. Raises ConfigError for a bad draft length."""
+    require_draft_length(draft_length)
     return {"format": FORMAT, "version": VERSION, "draft_length": draft_length}
 
 
@@ -25,10 +26,5 @@ def parse_header(value: Any) -> int:
     if not is_integer(value.get("version")) or value["version"] != VERSION:
         raise ConfigError(f"its version is {shown(value.get('version'))}; version {VERSION} is understood")
     draft_length: Any = value.get("draft_length")
-    _check_draft_length(draft_length)
+    require_draft_length(draft_length)
     return int(draft_length)
-
-
-def _check_draft_length(value: Any) -> None:
-    if not is_integer(value) or value < 1:
-        raise ConfigError(f"draft_length is {shown(value)}; an integer of at least 1 is needed")

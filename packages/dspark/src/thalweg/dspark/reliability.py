@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from thalweg.interfaces import ConfigError, shown
+from thalweg.dspark._arrays import require_integer
+from thalweg.interfaces import shown
 
 NUM_BINS = 15
 
@@ -34,10 +35,9 @@ def measure_reliability(predictions: NDArray[Any], outcomes: NDArray[Any], num_b
     """Put n predictions (numbers from 0 to 1, [n]) and their outcomes (0 or 1, [n]) into bins.
 
     A prediction on the border of two bins belongs to the upper one, and 1 to the last. Raises ValueError for anything
-    else, ConfigError for a number of bins below 1.
+    else, ConfigError for a number of bins beyond 1 to 10,000.
     """
-    if isinstance(num_bins, bool) or not isinstance(num_bins, int) or not 1 <= num_bins <= 10_000:
-        raise ConfigError(f"num_bins is {shown(num_bins)}; an integer from 1 to 10000 is needed")
+    require_integer("num_bins", num_bins, 1, 10_000)
     predictions, outcomes = _checked(predictions, outcomes)
     bins = np.minimum((predictions * num_bins).astype(np.int64), num_bins - 1)
     counts = np.bincount(bins, minlength=num_bins)

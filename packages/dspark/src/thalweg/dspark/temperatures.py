@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from thalweg.dspark._arrays import require_draft_length
 from thalweg.interfaces import ConfigError, shown
 
 MIN_TEMPERATURE = 1e-5
@@ -18,8 +19,7 @@ def parse_temperatures(value: str | float | Sequence[float], draft_length: int) 
     value: one number for all positions or exactly draft_length of them, as numbers or as text separated by commas;
     nothing at all means 1. Raises ConfigError for another count and for what is not a finite number above 0.
     """
-    if isinstance(draft_length, bool) or not isinstance(draft_length, int) or draft_length < 1:
-        raise ConfigError(f"draft_length is {shown(draft_length)}; an integer of at least 1 is needed")
+    require_draft_length(draft_length)
     entries = _entries(value)
     if len(entries) not in (0, 1, draft_length):
         raise ConfigError(f"there are {len(entries)} temperatures; 1 or {draft_length}, one per draft, are needed")

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from thalweg.dspark._arrays import require_array
+from thalweg.dspark._arrays import require_array, require_draft_length
 from thalweg.dspark.records import ConfidenceRecords
 from thalweg.dspark.scaling import survival_at
 from thalweg.interfaces import ConfigError, shown
@@ -52,8 +52,7 @@ class BetaWorkload:
         """
         if not _is_number(accept_rate) or not 0 <= accept_rate <= 1:
             raise ConfigError(f"accept_rate is {shown(accept_rate)}; a number from 0 to 1 is needed")
-        if isinstance(draft_length, bool) or not isinstance(draft_length, int) or draft_length < 1:
-            raise ConfigError(f"draft_length is {shown(draft_length)}; an integer of at least 1 is needed")
+        require_draft_length(draft_length)
         if not _is_number(concentration) or not concentration >= MIN_CONCENTRATION:
             raise ConfigError(f"concentration is {shown(concentration)}; at least {MIN_CONCENTRATION} is needed")
         self.draft_length = draft_length
