@@ -143,7 +143,10 @@ def filter_mask(logits: Tensor, top_p: Tensor, top_k: Tensor) -> Tensor:
     last = ordered.gather(1, count[:, None] - 1)
     survivors = chosen > last
     equal = chosen == last
-    survivors |= equal & (equal.cumsum(-1) <= (count - survivors.sum(-1))[:, None])
+    places = (count - survivors.sum(-1))[:, None]
+    if bool((equal.sum(-1, keepdim=True) > places).any()):
+        equal &= equal.cumsum(-1) <= places
+    survivors |= equal
     kept[filtered] = survivors
     return kept
 
