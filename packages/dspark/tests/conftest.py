@@ -1,4 +1,4 @@
-"""Makes the helpers importable and hands out record files."""
+"""Makes the helpers of the tests importable."""
 
 import sys
 from pathlib import Path
