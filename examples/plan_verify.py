@@ -47,7 +47,8 @@ def main() -> None:
         for row in plan(curve, workload_of_records(records, used), [16, 60, 96]):
             print(
                 f"{name:10} {row.num_sequences:3} sequences: {row.fixed.tokens_per_s:6.0f} tokens/s fixed, "
-                f"{row.variable.tokens_per_s:6.0f} variable ({row.gain:+.1%}), {row.variable.verified_drafts:.2f} drafts"
+                f"{row.variable.tokens_per_s:6.0f} variable ({row.gain:+.1%}), "
+                f"{row.variable.verified_drafts:.2f} drafts"
             )
 
 
