@@ -27,7 +27,6 @@ from functools import cache
 from itertools import combinations
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -36,10 +35,10 @@ import torch
 from rollback_testing.bench import Bench, Proposal
 from rollback_testing.cases import random_text
 from rollback_testing.chains import overwrite, write_chain_checkpoint
-from rollback_testing.changes import confident, helped
+from rollback_testing.changes import Oracle, Texts, confident
 from rollback_testing.expectations import best_lengths, throughput, trials
 from rollback_testing.models import TINY_A, tiny_a
-from rollback_testing.serving import Served, Texts, serve
+from rollback_testing.serving import Served, serve
 from thalweg.engine import EngineConfig, SamplingParams, build_engine
 from thalweg.interfaces import ConfigError
 from thalweg.model import DraftNetwork, Model, small_config, write_random_checkpoint
@@ -67,28 +66,38 @@ def chain(tmp_path_factory: pytest.TempPathFactory) -> Chain:
     return str(path), model, DraftNetwork.load(path, model)
 
 
+@cache
+def drafted(*, verification: str = "rejection", draft_length: int = 3, is_variable: bool = False) -> Served:
+    """The same requests with a drafter that is often right; in place, or overlapping where lengths vary."""
+    oracle = Oracle(plain_texts())
+    return serve(
+        str(TINY_A),
+        *tiny_a(),
+        PROMPTS,
+        GREEDY,
+        oracle=oracle,
+        confide=oracle.confide,
+        step_times=[(size, MINUTE * (10 + size)) for size in range(1, 25)] if is_variable else [],
+        async_scheduling=is_variable,
+        variable_length=is_variable,
+        verification=verification,
+        draft_length=draft_length,
+        **SIZES,
+    )
+
+
 @pytest.mark.parametrize(
-    "options",
-    [
-        {"async_scheduling": False},
-        {"async_scheduling": True, "verification": "coupled", "draft_length": 2},
-        {"async_scheduling": True, "variable_length": True, "prefill_interval_all": 3},
-    ],
-    ids=["in place", "overlapping and coupled", "overlapping, of lengths that vary"],
+    "options", [{}, {"verification": "coupled", "draft_length": 2}, {"is_variable": True}], ids=str
 )
 def test_greedy_texts_stay_the_same_as_the_context_grows(options: dict[str, Any]) -> None:
     """Past the window (16), the entries that an index selects (16) and a block (128)."""
-    is_variable = bool(options.get("variable_length"))
-    curve = [(size, MINUTE * (10 + size)) for size in range(1, 25)] if is_variable else []
-    served = serve(
-        str(TINY_A), *tiny_a(), PROMPTS, GREEDY, change=helped(plain_texts()), step_times=curve, **(SIZES | options)
-    )
+    served = drafted(**options)
     assert served.texts == plain_texts()
     verified = np.concatenate([record.outcome.num_verified for record in served.steps])
     accepted = np.concatenate([record.outcome.num_accepted for record in served.steps])
     assert (accepted > 1).sum() > 40
     assert ((verified > 1) & (accepted < verified)).sum() > 5
-    if is_variable:
+    if "is_variable" in options:
         assert set(verified.tolist()) >= {1, 2, 3, 4}
         planned = np.concatenate([record.plan.query_lengths for record in served.steps])
         assert ((verified > 0) & (verified != planned)).sum() > 3, "the device never shares lengths out anew"
@@ -151,18 +160,10 @@ def test_tensors_that_loaders_have_skipped_change_the_drafts(tmp_path: Path) -> 
 
 
 def test_a_block_begins_with_the_newest_token_at_its_own_position() -> None:
-    blocks: list[tuple[int, int]] = []
-    block_rows = DraftNetwork.block_rows
-
-    def watched(network: DraftNetwork, token_ids: torch.Tensor, positions: torch.Tensor, *rest: Any) -> torch.Tensor:
-        blocks.extend(zip(token_ids.tolist(), positions.tolist(), strict=True))
-        return block_rows(network, token_ids, positions, *rest)
-
-    with patch.object(DraftNetwork, "block_rows", watched):
-        served = serve(str(TINY_A), *tiny_a(), PROMPTS, GREEDY, change=helped(plain_texts()), **SIZES)
+    served = drafted()
     noise = tiny_a()[0].config.dspark_noise_token_id
     anchors = [(token, position) for (_, position), (token, _, _) in served.proposals.items()]
-    assert blocks == [
+    assert served.blocks == [
         row for token, position in anchors for row in ((token, position), (noise, position + 1), (noise, position + 2))
     ]
     said = [(served.texts[row][at : at + 1], token) for (row, at), (token, _, _) in served.proposals.items()]
@@ -223,7 +224,7 @@ def serve_confident(
         *chain,
         [[5 + number] for number in range(len(confidences))],
         SamplingParams(temperature=0.0, max_tokens=40, ignore_eos=True),
-        change=confident(confidences),
+        confide=confident(confidences),
         step_times=curve,
         variable_length=True,
         async_scheduling=is_async,

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 import pytest
 
 from rollback_testing.bench import POISON, Bench
 from rollback_testing.cases import random_outcomes, random_text
-from rollback_testing.changes import helped
+from rollback_testing.changes import Oracle
 from rollback_testing.history import History, branch_off
-from rollback_testing.models import TINY_A, tiny_a, tiny_bench, tiny_history
+from rollback_testing.models import TINY_A, tiny_a, tiny_bench, tiny_history, tiny_late_history
 from rollback_testing.plans import DecodeRow, Lane
 from rollback_testing.rounds import Life, check_memory, draft, play_round
-from rollback_testing.serving import serve
+from rollback_testing.serving import Served, serve
 from thalweg.engine import SamplingParams
 
 
@@ -47,10 +49,10 @@ def test_chunks_of_every_size() -> None:
         bench.free(life.lane)
 
 
-@pytest.mark.parametrize("cached", [3, 40, 41, 128, 131])
+@pytest.mark.parametrize("cached", [3, 40, 41, 128, 129])
 def test_a_fork_and_its_parent_go_their_own_ways(cached: int) -> None:
     """Phases of the window, of the pair and of the block that is copied; at 128 there is none to copy."""
-    bench, history = tiny_bench(), tiny_history()
+    bench, history = tiny_bench(), tiny_history() if cached < 128 else tiny_late_history()
     text = np.concatenate((history.text[:cached], random_text(9, 256, 24)))
     other = branch_off(bench, history, cached, text)
     parent = begin("parent", history, bench.lane(history.text))
@@ -67,7 +69,7 @@ def test_a_fork_and_its_parent_go_their_own_ways(cached: int) -> None:
 def test_a_slot_that_another_sequence_left_behind(is_poisoned: bool) -> None:
     bench, history = tiny_bench(), tiny_history()
     first = begin("the one before", history, bench.lane(history.text))
-    prefill(bench, first, 60)
+    prefill(bench, first, 30)
     play(bench, first, 6)
     if is_poisoned:
         bench.free(first.lane)
@@ -115,23 +117,30 @@ def test_nobody_writes_to_the_memory_of_placeholders() -> None:
     assert bool((pools.blocks == POISON).all())
 
 
+PROMPTS = tuple(tuple(random_text(length, 240, length).tolist()) for length in (116, 121, 125))
+SIZES = {"max_num_seqs": 3, "max_model_len": 160, "stop_preempted_request": False}
+GREEDY = SamplingParams(temperature=0.0, max_tokens=24, ignore_eos=True)
+
+
+@cache
+def oracle() -> Oracle:
+    return Oracle(serve(str(TINY_A), *tiny_a(), PROMPTS, GREEDY, draft_length=0, **SIZES).texts)
+
+
+@cache
+def with_enough_memory() -> Served:
+    return serve(str(TINY_A), *tiny_a(), PROMPTS, GREEDY, oracle=oracle(), async_scheduling=False, **SIZES)
+
+
 @pytest.mark.parametrize("is_async", [False, True])
 def test_a_preempted_request_gets_the_same_drafts(is_async: bool) -> None:
-    """Four requests outgrow their first blocks while there is memory for two."""
-    prompts = [random_text(length, 240, length).tolist() for length in (113, 119, 122, 125)]
-    params = SamplingParams(temperature=0.0, max_tokens=36, ignore_eos=True)
-    sizes = {
-        "max_num_seqs": 4,
-        "max_model_len": 180,
-        "async_scheduling": is_async,
-        "stop_preempted_request": False,
-    }
-    plain = serve(str(TINY_A), *tiny_a(), prompts, params, draft_length=0, **sizes)
-    change = helped(plain.texts)
-    roomy = serve(str(TINY_A), *tiny_a(), prompts, params, change=change, **sizes)
-    tight = serve(str(TINY_A), *tiny_a(), prompts, params, change=change, num_blocks=6, **sizes)
+    """Three requests outgrow their first blocks while there is memory for less."""
+    roomy = with_enough_memory()
+    tight = serve(
+        str(TINY_A), *tiny_a(), PROMPTS, GREEDY, oracle=oracle(), num_blocks=5, async_scheduling=is_async, **SIZES
+    )
     assert roomy.num_preempted == 0 < tight.num_preempted
-    assert roomy.texts == tight.texts == plain.texts
+    assert roomy.texts == tight.texts == oracle().texts
     assert not tight.changed_proposals
     shared = roomy.proposals.keys() & tight.proposals.keys()
     assert {key: roomy.proposals[key] for key in shared} == {key: tight.proposals[key] for key in shared}

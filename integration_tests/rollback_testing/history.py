@@ -14,7 +14,7 @@ from rollback_testing.plans import DecodeRow, Ids, Lane
 
 @dataclass
 class History:
-    """What there was to see of one sequence, from the first token to the last but one of its text."""
+    """What there was to see of one sequence, up to the last but one token of its text."""
 
     text: Ids
     memory: dict[int, Memory] = field(default_factory=dict)
@@ -25,12 +25,12 @@ class History:
     """The drafts with so many tokens in the cache, if there is a drafter."""
 
 
-def record_histories(bench: Bench, texts: Sequence[Ids]) -> list[History]:
-    """Prefill the first token of every text, then decode the others one by one, all texts in one step."""
+def record_histories(bench: Bench, texts: Sequence[Ids], prefilled: int = 1) -> list[History]:
+    """Prefill the first tokens of every text, then decode the others one by one, all texts in one step."""
     histories = [History(text) for text in texts]
     lanes = [bench.lane(text) for text in texts]
-    _keep(bench, histories, lanes, 1, bench.prefill([(lane, 0, 1) for lane in lanes]))
-    _decode(bench, histories, lanes, 1)
+    _keep(bench, histories, lanes, prefilled, bench.prefill([(lane, 0, prefilled) for lane in lanes]))
+    _decode(bench, histories, lanes, prefilled)
     return histories
 
 

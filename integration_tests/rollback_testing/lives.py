@@ -20,10 +20,10 @@ def live_through(bench: Bench, histories: Sequence[History], seed: int, steps: i
     return _Lives(bench, histories, seed).run(steps)
 
 
-def check_random_model(seed: int, steps: int) -> Counter[str]:
-    """The lives of sequences on a model of random shape, one of them in its second block; what happened how often."""
+def check_random_model(seed: int, steps: int, lengths: Sequence[int]) -> Counter[str]:
+    """The lives of sequences with texts of these lengths on a model of random shape; what happened how often."""
     bench = random_bench(seed)
-    texts = [random_text(seed + place, bench.model.config.vocab_size, length) for place, length in enumerate((60, 150))]
+    texts = [random_text(seed + place, bench.model.config.vocab_size, length) for place, length in enumerate(lengths)]
     try:
         return live_through(bench, record_histories(bench, texts), seed, steps)
     except Exception as error:
@@ -60,7 +60,7 @@ class _Lives:
 
     def _add(self) -> None:
         history = self._histories[self._random.integers(len(self._histories))]
-        length = int(self._random.integers(1, min(150, len(history.text) - 30)))
+        length = int(self._random.integers(1, len(history.text) - 20))
         self._wait(f"sequence {sum(self.seen.values())}", history, length)
 
     def _wait(self, name: str, history: History, length: int) -> None:

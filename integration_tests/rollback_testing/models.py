@@ -60,8 +60,14 @@ def tiny_bench() -> Bench:
 
 @cache
 def tiny_history() -> History:
-    """A text that reaches into the second block."""
-    return record_histories(tiny_bench(), [random_text(1, tiny_a()[0].config.vocab_size, 156)])[0]
+    """A short text, from its second token on."""
+    return record_histories(tiny_bench(), [random_text(1, tiny_a()[0].config.vocab_size, 64)])[0]
+
+
+@cache
+def tiny_late_history() -> History:
+    """A text that crosses into the second block, from its 120th token on."""
+    return record_histories(tiny_bench(), [random_text(2, tiny_a()[0].config.vocab_size, 152)], prefilled=119)[0]
 
 
 def random_config(random: np.random.Generator) -> ModelConfig:

@@ -12,16 +12,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from rollback_testing.changes import Confide, HelpedSampler, Oracle, Texts
 from thalweg.engine import EngineConfig, SamplingParams, build_engine
 from thalweg.engine.model_device import ModelDevice
 from thalweg.engine.statistics import StepRecord
 from thalweg.interfaces import DraftRows, StepKind
 from thalweg.model import CachedDrafter, DraftNetwork, Model
-
-Texts = list[list[int]]
-"""Prompt and output of each request."""
-Change = Callable[[DraftRows, torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
-"""What to make of ids [N, G] and confidences [N, G] that the drafter proposes."""
 
 
 @dataclass
@@ -35,6 +31,8 @@ class Served:
     """Query rows of each decode step's forward pass."""
     proposals: dict[tuple[int, int], tuple[int, tuple[int, ...], tuple[float, ...]]] = field(default_factory=dict)
     """(anchor, ids, confidences) by (sequence, position of the anchor)."""
+    blocks: list[tuple[int, int]] = field(default_factory=list)
+    """(token, position) of all rows of draft blocks, in the order of the proposals."""
     changed_proposals: list[tuple[int, int]] = field(default_factory=list)
     """Where the drafter said something else when it was asked again, after a preemption."""
     num_preempted: int = 0
@@ -61,16 +59,17 @@ def serve(
     prompts: Sequence[Sequence[int]],
     params: SamplingParams | Sequence[SamplingParams],
     *,
-    change: Change | None = None,
+    oracle: Oracle | None = None,
+    confide: Confide | None = None,
     step_times: Sequence[tuple[int, float]] = (),
     **options: Any,
 ) -> Served:
-    """Serve the requests to their ends. change: what is done to proposals before anybody else sees them."""
+    """Serve the requests to their ends. oracle: helps the drafter; confide: speaks for it."""
     config = EngineConfig.build(environ={}, model=path, check_lengths=True, **options)
     served = Served()
     each = params if isinstance(params, Sequence) else [params] * len(prompts)
     with (
-        _on_record(served, change),
+        _on_record(served, oracle, confide),
         build_engine(
             config,
             model=model,
@@ -95,9 +94,9 @@ def _take_step(served: Served, record: StepRecord) -> None:
 
 
 @contextmanager
-def _on_record(served: Served, change: Change | None) -> Iterator[None]:
+def _on_record(served: Served, oracle: Oracle | None, confide: Confide | None) -> Iterator[None]:
     """Watches forward passes and proposals; both run as device work, in stream order."""
-    forward, propose = ModelDevice.forward, CachedDrafter.propose
+    forward, propose, block_rows = ModelDevice.forward, CachedDrafter.propose, DraftNetwork.block_rows
 
     def watched_forward(device: ModelDevice, prepared: Any) -> Any:
         if prepared.selected_rows is None:
@@ -105,13 +104,21 @@ def _on_record(served: Served, change: Change | None) -> Iterator[None]:
         return forward(device, prepared)
 
     def watched_propose(drafter: CachedDrafter, rows: DraftRows, sampler: Any) -> tuple[torch.Tensor, torch.Tensor]:
-        ids, confidences = propose(drafter, rows, sampler)
+        ids, confidences = propose(drafter, rows, sampler if oracle is None else HelpedSampler(sampler, oracle, rows))
         where = zip(rows.sequence_ids.tolist(), rows.positions.tolist(), rows.anchor_token_ids.tolist(), strict=True)
         for (sequence, position, anchor), drafts, sure in zip(where, ids.tolist(), confidences.tolist(), strict=True):
             said = anchor, tuple(drafts), tuple(sure)
             if served.proposals.setdefault((sequence, position), said) != said:
                 served.changed_proposals.append((sequence, position))
-        return (ids, confidences) if change is None else change(rows, ids, confidences)
+        return ids, confidences if confide is None else confide(rows, confidences)
 
-    with patch.object(ModelDevice, "forward", watched_forward), patch.object(CachedDrafter, "propose", watched_propose):
+    def watched_rows(network: DraftNetwork, token_ids: torch.Tensor, positions: torch.Tensor, *rest: Any) -> Any:
+        served.blocks.extend(zip(token_ids.tolist(), positions.tolist(), strict=True))
+        return block_rows(network, token_ids, positions, *rest)
+
+    with (
+        patch.object(ModelDevice, "forward", watched_forward),
+        patch.object(CachedDrafter, "propose", watched_propose),
+        patch.object(DraftNetwork, "block_rows", watched_rows),
+    ):
         yield
