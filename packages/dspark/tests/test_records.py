@@ -191,6 +191,26 @@ def test_a_full_disk_ends_the_recording_and_nothing_else(path: Path) -> None:
     assert read_records(path).num_accepted.tolist() == [1]
 
 
+WRITER = """
+import sys
+import numpy as np
+from thalweg.dspark import ConfidenceRecorder
+rows = np.full((50, 2), float(sys.argv[2]), np.float32)
+for _ in range(20):
+    with ConfidenceRecorder(sys.argv[1], 2) as recorder:
+        for _ in range(5):
+            recorder.add(rows, np.full(50, 2), np.full(50, 1))
+"""
+
+
+def test_processes_that_share_a_file_lose_and_mix_up_nothing(path: Path) -> None:
+    commands = [[sys.executable, "-c", WRITER, path, confidence] for confidence in ("0.125", "0.25", "0.5")]
+    writers = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for command in commands]
+    assert [writer.communicate(timeout=60)[1] for writer in writers] == [""] * 3
+    confidences = read_records(path).confidences
+    assert [int((confidences == value).all(axis=1).sum()) for value in (0.125, 0.25, 0.5)] == [5000] * 3
+
+
 BAD_ROWS: dict[str, tuple[Any, ...]] = {
     "confidences is a list": ([[0.5, 0.5]], integers(2), integers(1)),
     "confidences is a float64 array": (row(0.5, 0.5).astype(np.float64), integers(2), integers(1)),

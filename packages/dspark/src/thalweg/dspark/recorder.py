@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 import logging
 import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,14 +19,17 @@ from thalweg.dspark._json import parse_json
 from thalweg.dspark.record_format import MAX_HEADER_BYTES, header, parse_header
 from thalweg.interfaces import ConfigError
 
+if sys.platform != "win32":
+    import fcntl
+
 logger = logging.getLogger(__name__)
 
 
 class ConfidenceRecorder:
-    """Appends to a file of confidence records; use one file per process.
+    """Appends to a file of confidence records; processes of one host may share a file, as lines are appended whole.
 
-    Every call of `add` is on disk when it returns, so a killed process loses nothing. When the disk fails it says so
-    once and records no more: serving goes on. Usable as a context manager.
+    Every call of `add` has left the process when it returns, so a killed process loses nothing. When the disk fails it
+    says so once and records no more: serving goes on. Usable as a context manager.
     """
 
     def __init__(self, path: str | os.PathLike[str], draft_length: int) -> None:
@@ -41,7 +47,8 @@ class ConfidenceRecorder:
         except OSError as error:
             raise ConfigError(f"{self._path}: {error.strerror or error}") from error
         try:
-            self._continue_file()
+            with _locked(self._file):  # or two processes would both begin a new file
+                self._continue_file()
         except OSError as error:
             self._file.close()
             raise ConfigError(f"{self._path}: {error.strerror or error}") from error
@@ -150,3 +157,15 @@ class ConfidenceRecorder:
 def _line(confidences: list[float], num_accepted: int) -> str:
     """Nine digits give a float32 back exactly."""
     return f"[[{', '.join(f'{value:.9g}' for value in confidences)}], {num_accepted}]\n"
+
+
+@contextmanager
+def _locked(file: IO[bytes]) -> Iterator[None]:
+    """Hold the file against other recorders, where the system has such locks."""
+    if sys.platform != "win32":
+        fcntl.flock(file, fcntl.LOCK_EX)
+    try:
+        yield
+    finally:
+        if sys.platform != "win32":
+            fcntl.flock(file, fcntl.LOCK_UN)
