@@ -84,11 +84,20 @@ class Attention:
         if self._indexer is not None:
             self._indexer.select(hidden, query_latent, state)
         keys, indices = self._visible_keys(window_keys, state)
-        attended = n.bf16(ops.sparse_attention(queries, keys, indices, w.sink, self._head_dim**-0.5))
+        attended = n.bf16(self._attend(queries, keys, indices))
         return self._project(rotary.rotate_back(attended))
 
+    def _attend(self, queries: torch.Tensor, keys: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:
+        """[T, H, D]. Rows that share a list of keys are one row of all their heads, so that keys are fetched once."""
+        lists = indices.shape[0]
+        shared = max(queries.shape[0] // max(lists, 1), 1)
+        joined = queries.reshape(lists, shared * self._num_heads, self._head_dim)
+        sink = self._weights.sink.repeat(shared)
+        attended: torch.Tensor = self._numerics.ops.sparse_attention(joined, keys, indices, sink, self._head_dim**-0.5)
+        return attended.reshape(queries.shape)
+
     def _visible_keys(self, window_keys: torch.Tensor, state: ForwardState) -> tuple[torch.Tensor, torch.Tensor]:
-        """Keys [S, D] and each row's indices into them: window first, then selected entries, -1 fill.
+        """Keys [S, D] and each row's (or s rows') indices into them: window first, then selected entries, -1 fill.
 
         Every row has the same number of columns in every batch, so that its sums are formed in the same order.
         """

@@ -22,7 +22,8 @@ class AttentionMemory(Protocol):
     def window(self, layer: int, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Remember the window keys [T, D] of a layer; the keys [S, D] and int64 [T, W] indices of each row's window.
 
-        Indices run from the oldest position on, without gaps, then -1.
+        Indices run from the oldest position on, without gaps, then -1. Where a layer reads nothing but windows, s
+        consecutive rows may share a list: [T / s, W].
         """
 
     def entry_positions(self, ratio: int) -> torch.Tensor:

@@ -17,7 +17,6 @@ class BlockMemory:
         views: CacheViews,
         indices: DraftIndices,
         record_format: RecordFormat,
-        draft_length: int,
         numerics: Numerics,
     ) -> None:
         """indices: of the op `draft_metadata`."""
@@ -27,10 +26,10 @@ class BlockMemory:
         self._format = record_format
         self._numerics = numerics
         own_rows = torch.arange(self._key_slots.numel(), device=self._key_slots.device).view(self._key_slots.shape)
-        self._indices = torch.where(self._key_slots >= 0, own_rows, -1).repeat_interleave(draft_length, 0)
+        self._indices = torch.where(self._key_slots >= 0, own_rows, -1)
 
     def window(self, layer: int, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Store the keys [N*G, D] of a layer; the keys [N*K, D] of all blocks and int64 [N*G, K] indices into them."""
+        """Store the keys [N*G, D] of a layer; the keys [N*K, D] of all blocks and int64 [N, K] indices into them."""
         n, view = self._numerics, self._views.window(layer)
         n.ops.store_records(view, self._slots, rows, self._format)
         keys = n.ops.gather_records(view, self._key_slots, self._format, n.dtype)

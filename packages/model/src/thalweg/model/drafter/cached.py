@@ -97,7 +97,7 @@ class CachedDrafter:
         )
         token_ids = rows.anchor_token_ids.new_full((len(rows.anchor_token_ids), length), config.dspark_noise_token_id)
         token_ids[:, 0] = rows.anchor_token_ids
-        memory = BlockMemory(self._views, indices, self._format, length, network.numerics)
+        memory = BlockMemory(self._views, indices, self._format, network.numerics)
         return network.block_rows(token_ids.flatten().long(), indices.positions.long(), indices.is_valid, memory)
 
 
