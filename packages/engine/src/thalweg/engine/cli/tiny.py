@@ -12,6 +12,7 @@ from thalweg.interfaces import ConfigError
 if TYPE_CHECKING:
     from thalweg.model import ModelConfig
 
+_MOST_DRAFT_LAYERS = 8
 _LONGEST_SEED = 100  # digits, leading zeros included; Python refuses to convert really long ones
 
 
@@ -19,6 +20,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of this command."""
     parser.add_argument("directory", metavar="DIR", help="folder to write to; must be new or empty")
     parser.add_argument("--seed", metavar="SEED", default="0", help="of the random weights (default 0)")
+    parser.add_argument(
+        "--drafts",
+        metavar="LAYERS",
+        nargs="?",
+        const="1",
+        help=f"give the built-in model a drafter of 1 to {_MOST_DRAFT_LAYERS} layers (1 if no number follows)",
+    )
     parser.add_argument("--config", metavar="FILE", help="a config.json to follow; without it a small built-in one")
 
 
@@ -32,8 +40,14 @@ def run(arguments: argparse.Namespace) -> int:
     if not is_free:
         raise ConfigError(f"{directory} exists and is not an empty folder; give a new one")
     seed = _seed(arguments.seed)
+    if arguments.config is not None and arguments.drafts is not None:
+        raise ConfigError("--drafts and --config are both given; a drafter is part of the config, so give one of them")
+    num_layers = 0 if arguments.drafts is None else _draft_layers(arguments.drafts)
     config = None if arguments.config is None else _read_config(Path(arguments.config))
-    from thalweg.model import write_random_checkpoint
+    from thalweg.model import small_config, write_random_checkpoint
+
+    if num_layers:
+        config = small_config(num_nextn_predict_layers=num_layers)
 
     try:
         write_random_checkpoint(directory, config, seed)
@@ -48,6 +62,14 @@ def run(arguments: argparse.Namespace) -> int:
 def _seed(text: str) -> int:
     if not (text.isascii() and text.isdecimal() and len(text) <= _LONGEST_SEED and int(text) < 2**64):
         raise ConfigError(f"--seed is {text!r}; it must be an integer from 0 to 2**64-1")
+    return int(text)
+
+
+def _draft_layers(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and len(text) <= _LONGEST_SEED):
+        raise ConfigError(f"--drafts is {text!r}; it must be a number of draft layers, or come after the folder")
+    if not 1 <= int(text) <= _MOST_DRAFT_LAYERS:
+        raise ConfigError(f"--drafts is {text}; 1 to {_MOST_DRAFT_LAYERS} draft layers are accepted")
     return int(text)
 
 
