@@ -13,7 +13,7 @@ from drafts_testing.device import TableDevice
 from drafts_testing.drafters import Choose, Confide, TableDrafter, drawn, even
 from drafts_testing.tables import Contexts, Tables
 from thalweg.cache import MetadataShape
-from thalweg.dspark import ThroughputBudget
+from thalweg.dspark import StepTimeCurve, ThroughputBudget
 from thalweg.engine.admission import Admission, Limits
 from thalweg.engine.engine import LLMEngine
 from thalweg.engine.inputs import InputBuilder
@@ -52,6 +52,8 @@ class Setup:
     """Lengths of the core in Python by this budget."""
     step_times: tuple[tuple[int, float], ...] = ()
     """Lengths by the best throughput, shared out anew on the device where steps overlap."""
+    is_timed: bool = False
+    """The scheduler is told how long steps take, so lengths depend on this machine, too."""
     is_native: bool = True
     """Steps are planned in C++, unless there is a scripted budget."""
     num_blocks: int | None = None
@@ -88,17 +90,17 @@ class Bench:
         upload = Uploader(self.backend)
         shape, vocabulary = MetadataShape(BLOCK, 0, 1, ()), CompressedVocabulary.none()
         self.contexts = Contexts(tables, num_slots, config.runtime_length(drafts))
-        drafter = None
+        self.drafter = None
         if drafts:
             own = tables if setup.drafts is None else setup.drafts
-            drafter = TableDrafter(self.contexts, own, drafts, setup.choose, setup.confide)
+            self.drafter = TableDrafter(self.contexts, own, drafts, setup.choose, setup.confide)
         stage = SampleStage(
             self.backend,
             ops,
             upload,
             vocab_size=tables.vocab_size,
             num_draft_slots=config.max_num_seqs + 1,
-            drafter=drafter,
+            drafter=self.drafter,
             verification=setup.verification,
             draft_positions=setup.draft_positions,
         )
@@ -113,7 +115,12 @@ class Bench:
         tokenizer = make_tokenizer(tables.vocab_size)
         limits = Limits(tables.vocab_size, config.max_model_len, BLOCK, num_blocks)
         self.engine = LLMEngine(
-            self.scheduler, runner, tokenizer, Admission(tokenizer, limits, seed=0), is_async=setup.is_async
+            self.scheduler,
+            runner,
+            tokenizer,
+            Admission(tokenizer, limits, seed=0),
+            is_async=setup.is_async,
+            step_times=StepTimeCurve(setup.step_times) if setup.is_timed else None,
         )
         self.records: list[StepRecord] = []
 

@@ -42,8 +42,8 @@ def planned(lengths: Sequence[int]) -> ScriptedBudget:
 
 
 def told_by(place: int) -> ScriptedBudget:
-    """One draft is verified where the draft of this place was likely to survive two rounds ago, else none."""
-    return ScriptedBudget(lambda survival: np.array([1 + int(row[place] > 0.25) for row in survival], np.int32))
+    """One draft is verified where the draft of this place was known, two rounds ago, to survive likely; else none."""
+    return ScriptedBudget(lambda survival: np.array([1 + int(0.25 < row[place] < 1) for row in survival], np.int32))
 
 
 def alone(points: Sequence[tuple[int, float]]) -> ScriptedBudget:

@@ -93,8 +93,8 @@ def least_likely(here: Place, sampler: DraftSampler) -> torch.Tensor:
 
 
 def illegal_at_times(here: Place, sampler: DraftSampler) -> torch.Tensor:
-    """Drawn, but with ids that do not exist at half of the places."""
-    token_ids = drawn(here, sampler)
+    """The first choice, but with ids that do not exist at half of the places."""
+    token_ids = likeliest(here, sampler).int()
     nonsense = torch.tensor([-1, here.target.vocab_size, 2**31 - 1, -(2**31)], dtype=torch.int32)
     wrong = nonsense[(here.hash(2) * 4).long().clamp(max=3)]
     return torch.where(here.hash(3) < 0.5, wrong, token_ids)
@@ -106,8 +106,8 @@ def drawn_at_first(here: Place, sampler: DraftSampler) -> torch.Tensor:
 
 
 def overruled(here: Place, sampler: DraftSampler) -> torch.Tensor:
-    """Drawn, but at half of the places replaced by a certain one: at times by the same."""
-    return torch.where(here.hash(4) < 0.5, likeliest(here, sampler).int(), drawn(here, sampler))
+    """Drawn, but at half of the places something else is returned: another id, by chance the same, none that exists."""
+    return torch.where(here.hash(4) < 0.5, illegal_at_times(here, sampler), drawn(here, sampler))
 
 
 def even(here: Place) -> torch.Tensor:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -13,8 +12,6 @@ from drafts_testing.law import ChiSquare, count_texts, joint_law
 from thalweg.interfaces import SamplingParams
 
 BATCH = 2048
-NUM_SEEDS = 20_000
-SOAK_SEEDS = int(os.environ.get("THALWEG_SOAK_SEEDS", "150000"))
 
 
 @dataclass(frozen=True)
@@ -27,8 +24,10 @@ class LawRun:
     params: SamplingParams = field(default_factory=SamplingParams)
     first_seed: int = 0
     batch: int = BATCH
+    num_seeds: int = 8000
+    """Of the short test; the soak runs take the same many for all."""
 
-    def test(self, num_seeds: int) -> tuple[ChiSquare, np.ndarray]:
+    def test(self, num_seeds: int | None = None) -> tuple[ChiSquare, np.ndarray]:
         """The test of the joint law, and the mean number of drafts (verified, accepted) of a decode row."""
         options = {
             "max_num_seqs": self.batch,
@@ -39,7 +38,7 @@ class LawRun:
         bench = Bench(replace(self.setup, options=options))
         bench.keep_records()
         params = replace(self.params, max_tokens=self.num_tokens, ignore_eos=True)
-        seeds = range(self.first_seed, self.first_seed + num_seeds)
+        seeds = range(self.first_seed, self.first_seed + (num_seeds or self.num_seeds))
         with bench.engine:
             outputs = bench.serve([(self.prompt, replace(params, seed=seed)) for seed in seeds])
         texts = [output.outputs[0].token_ids for output in outputs]

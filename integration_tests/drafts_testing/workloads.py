@@ -83,6 +83,9 @@ def schedules(setup: Setup, *, lengths_vary: bool, preempts: bool) -> dict[str, 
             "by throughput, overlapping, in Python": change(
                 is_async=True, is_native=False, step_times=rising(20, drafts), options={"max_num_seqs": 20}
             ),
+            "by measured throughput": change(
+                is_async=True, is_timed=True, step_times=rising(100, drafts), options={"max_num_seqs": 100}
+            ),
         }
     if preempts:
         few = {"max_num_seqs": 12}
