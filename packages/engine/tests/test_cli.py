@@ -251,6 +251,10 @@ def test_a_folder_in_use_is_never_written_to(capsys: pytest.CaptureFixture[str],
         (("--seed", "x"), "--seed is 'x'"),
         (("--seed", "9" * 5000), "it must be an integer from 0 to 2**64-1"),
         (("--config", "/nowhere/config.json"), "--config /nowhere/config.json cannot be read"),
+        (("--drafts", "0"), "--drafts is 0; 1 to 8 draft layers are accepted"),
+        (("--drafts", "9"), "--drafts is 9; 1 to 8 draft layers are accepted"),
+        (("--drafts", "many"), "--drafts is 'many'; it must be a number of draft layers"),
+        (("--drafts", "--config", "x"), "--drafts and --config are both given"),
     ],
 )
 def test_a_bad_option_of_tiny_is_one_line_and_writes_nothing(

@@ -38,6 +38,24 @@ def test_a_random_checkpoint_is_complete_and_depends_on_its_seed_alone(checkpoin
         assert (files == again) is is_equal
 
 
+def test_a_random_checkpoint_can_have_a_drafter(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments, layers in ((("--drafts",), 1), (("--drafts", "2"), 2)):
+        directory = tmp_path / str(layers)
+        assert main(["tiny", str(directory), *arguments]) == 0
+        text = json.loads((directory / "config.json").read_text())["text_config"]
+        assert text["num_nextn_predict_layers"] == layers
+    prompt = ("--prompt", "x", "--temperature", "0", "--max-tokens", "6")
+    capsys.readouterr()
+    texts = []
+    for length in ("0", "3"):
+        assert main(["generate", "--model", str(tmp_path / "1"), *SMALL, *prompt, "--draft-length", length]) == 0
+        texts.append(capsys.readouterr().out)
+    assert texts[0] == texts[1]
+    assert main(["config", "--model", str(tmp_path / "1")]) == 0
+    rows = {line.split()[0]: line.split()[1:] for line in capsys.readouterr().out.splitlines() if line}
+    assert rows["draft_length"] == ["5", "checkpoint"]
+
+
 def test_a_config_decides_the_dimensions(checkpoint: str, tmp_path: Path) -> None:
     config = json.loads((Path(checkpoint) / "config.json").read_text())
     config["text_config"]["moe_intermediate_size"] *= 2

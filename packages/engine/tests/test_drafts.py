@@ -1,15 +1,16 @@
-"""Drafts verified by matching: however good they are, requests say what they say without them."""
+"""However good drafts are, and whatever the rule that verifies them, greedy requests say what they say without them."""
 
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
-from engine_testing.bench import EOS, LETTERS, Bench, params
+import torch
+from engine_testing.bench import EOS, LETTERS, VOCAB, Bench, params
 from engine_testing.cores import MODES
 
 from thalweg.engine.tokenizer import Tokenizer
-from thalweg.interfaces import RequestOutput
+from thalweg.interfaces import DraftRows, DraftSampler, RequestOutput
 
 MakeBench = Callable[..., Bench]
 LUCK = {
@@ -52,12 +53,13 @@ def same(one: RequestOutput, other: RequestOutput) -> bool:
     return (one.outputs, one.error) == (other.outputs, other.error)
 
 
+@pytest.mark.parametrize("verification", ["rejection", "coupled"])
 @pytest.mark.parametrize("luck", LUCK)
 @pytest.mark.parametrize("draft_length", [1, 5])
 def test_right_drafts_save_steps_and_wrong_ones_change_nothing(
-    make_bench: MakeBench, luck: str, draft_length: int
+    make_bench: MakeBench, luck: str, draft_length: int, verification: str
 ) -> None:
-    plain, bench = make_bench(), speculating(make_bench, luck, draft_length)
+    plain, bench = make_bench(), speculating(make_bench, luck, draft_length, verification=verification)
     accepted = count_accepted(bench)
     for engine in (plain.engine, bench.engine):
         for index in range(4):
@@ -125,6 +127,39 @@ def test_logits_that_are_not_numbers_end_a_request_after_what_was_accepted_befor
     assert "not numbers" in str(finals["bad"].error)
     assert finals["good"].outputs[0].text == LETTERS[10:22]
     assert [finals[name].error for name in ("stopped before", "long enough")] == [None, None]
+
+
+def test_what_a_drafter_gets_wrong_is_counted_and_harms_no_text(
+    make_bench: MakeBench, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Ids outside the vocabulary, confidences that are not numbers or outside 0..1, at some places."""
+
+    def spoil(bench: Bench) -> Bench:
+        assert bench.drafter is not None
+        propose = bench.drafter.propose
+
+        def spoiled(rows: DraftRows, sampler: DraftSampler) -> tuple[torch.Tensor, torch.Tensor]:
+            drafts, confidences = propose(rows, sampler)
+            for row, position in enumerate(rows.positions.tolist()):
+                drafts[row, position % 3] = (-1, VOCAB, 2**31 - 1)[position % 3]
+                confidences[row, -1] = (float("nan"), -0.25, 1.5)[position % 3]
+            return drafts, confidences
+
+        bench.drafter.propose = spoiled  # type: ignore[method-assign]
+        return bench
+
+    def serve(bench: Bench) -> dict[str, RequestOutput]:
+        for index in range(4):
+            bench.engine.add_request(str(index), "xyz"[: index % 3 + 1], params(max_tokens=9 + 3 * index))
+        return bench.drain()
+
+    expected, bench = serve(make_bench()), spoil(speculating(make_bench))
+    finals = serve(bench)
+    assert all(same(finals[name], expected[name]) for name in expected)
+    totals = bench.engine.statistics.totals
+    assert totals.num_illegal_drafts == totals.num_bad_confidences > 10
+    warnings = [record for record in caplog.records if "the drafter proposed" in record.getMessage()]
+    assert 1 <= len(warnings) <= 2
 
 
 def test_a_sequence_preempted_among_its_drafts_says_the_same(make_bench: MakeBench) -> None:

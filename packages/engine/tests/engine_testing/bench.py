@@ -10,6 +10,7 @@ import torch
 from engine_testing.scripted import LETTERS, VOCAB, ScriptedDrafter, ScriptedModel
 
 from thalweg.cache import MetadataShape
+from thalweg.dspark import StepTimeCurve
 from thalweg.engine.admission import Admission, Limits
 from thalweg.engine.engine import LLMEngine
 from thalweg.engine.inputs import InputBuilder
@@ -80,6 +81,7 @@ class Bench:
             is_async=scheduler_config.async_scheduling,
             communicator=communicator,
             timeline=timeline,
+            step_times=StepTimeCurve(step_times) if step_times else None,
         )
         self.finals: dict[str, RequestOutput] = {}
         self.history: list[RequestOutput] = []
