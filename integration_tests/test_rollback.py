@@ -1,6 +1,6 @@
 """Rejected drafts leave nothing behind: caches, logits and drafts equal the run token by token, byte for byte.
 
-Everything that a step may not read is poisoned before it. A few hundred random models go through the same in the soak
+Everything that a step may not read is poisoned before it. Sixty random models go through the same in the soak
 runs.
 """
 

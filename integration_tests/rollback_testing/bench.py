@@ -111,6 +111,11 @@ class Bench:
             self._write(lane, start, masks)
         return lane
 
+    def clear(self, lane: Lane) -> None:
+        """Zeros in place of poison: what is read and was never written differs from what a poisoned run reads."""
+        self.device.pools.states[lane.slot] = 0
+        self.device.pools.blocks[lane.blocks] = 0
+
     def fork(self, parent: Lane, cached: int, text: Ids) -> Lane:
         """A sequence that goes on from where another one is: full blocks are shared, the rest is copied.
 

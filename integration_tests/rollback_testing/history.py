@@ -29,6 +29,8 @@ def record_histories(bench: Bench, texts: Sequence[Ids], prefilled: int = 1) -> 
     """Prefill the first tokens of every text, then decode the others one by one, all texts in one step."""
     histories = [History(text) for text in texts]
     lanes = [bench.lane(text) for text in texts]
+    for lane in lanes:
+        bench.clear(lane)
     _keep(bench, histories, lanes, prefilled, bench.prefill([(lane, 0, prefilled) for lane in lanes]))
     _decode(bench, histories, lanes, prefilled)
     return histories

@@ -6,7 +6,7 @@ import pytest
 
 from rollback_testing.lives import check_random_model
 
-NUM_MODELS = 200
+NUM_MODELS = 60
 STEPS = 150
 LENGTHS = (60, 190)
 
