@@ -133,6 +133,17 @@ def test_a_bad_option_is_refused_with_what_is_accepted(build: Build, options: di
 
 
 @pytest.mark.parametrize(
+    ("options", "is_biased"),
+    [({"draft_positions": "absolute"}, True), ({}, False), ({"verification": "coupled"}, False)],
+)
+def test_the_one_biased_combination_is_warned_about(
+    build: Build, caplog: pytest.LogCaptureFixture, options: dict[str, Any], is_biased: bool
+) -> None:
+    build(variable_length=True, step_times=[(1, 2.0), (8, 3.0)], **options).close()
+    assert ("no longer follows the model's distribution" in caplog.text) is is_biased
+
+
+@pytest.mark.parametrize(
     ("points", "message"),
     [
         ([(8, 1.0), (4, 2.0)], r"step_times: points\[1\] has size 4 after 8; sizes must ascend strictly"),

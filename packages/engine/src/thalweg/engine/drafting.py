@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,8 @@ from thalweg.interfaces import CacheViews, ConfigError, Drafter
 
 if TYPE_CHECKING:
     from thalweg.model import DraftNetwork, Model, ModelConfig
+
+_LOG = logging.getLogger(__name__)
 
 
 def longest_draft(facts: ModelConfig) -> int:
@@ -28,8 +31,14 @@ def settle_config(config: EngineConfig, facts: ModelConfig, drafter: Drafter | N
         max_position_embeddings=facts.max_position_embeddings,
         draft_length=longest_draft(facts) if drafter is None else drafter.draft_length,
     )
-    if config.speculation.draft_length:
-        config.speculation.temperatures(config.speculation.draft_length)
+    options = config.speculation
+    if options.draft_length:
+        options.temperatures(options.draft_length)
+    if options.variable_length and (options.verification, options.draft_positions) == ("rejection", "absolute"):
+        _LOG.warning(
+            "draft_positions is 'absolute' with variable_length: drafts of two steps share random numbers, and sampled "
+            "text no longer follows the model's distribution"
+        )
     return config
 
 
