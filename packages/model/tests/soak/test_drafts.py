@@ -8,7 +8,7 @@ import pytest
 from model_testing.cases import NAMES, Case
 from model_testing.draft_session import DraftSession
 
-NUM_STEPS = 12
+NUM_STEPS = 6
 
 
 @pytest.mark.parametrize("chunk", [1, 5, 6, 17, 200])
