@@ -103,16 +103,19 @@ def test_greedy_texts_stay_the_same_as_the_context_grows(options: dict[str, Any]
         assert ((verified > 0) & (verified != planned)).sum() > 3, "the device never shares lengths out anew"
 
 
-@pytest.mark.parametrize("verification", ["rejection", "coupled"])
+@pytest.mark.parametrize(("verification", "is_async"), [("rejection", False), ("rejection", True), ("coupled", True)])
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_a_perfect_drafter_is_believed_at_every_place(temperature: float, verification: str, chain: Chain) -> None:
+def test_a_perfect_drafter_is_believed_at_every_place(
+    temperature: float, verification: str, is_async: bool, chain: Chain
+) -> None:
     """Every draft rests on the one before, and the likeliest token has a tenth of the probability or so."""
     params = [
         SamplingParams(temperature=temperature, seed=seed, max_tokens=60, ignore_eos=True, top_p=top_p, top_k=top_k)
         for seed, (top_p, top_k) in enumerate(((1.0, -1), (0.8, -1), (1.0, 40), (0.9, 200)))
     ]
     prompts = [[7, 8, 9], [100] * 30, list(range(5, 140)), [11]]
-    served = serve(*chain, prompts, params, verification=verification, max_num_seqs=4, max_model_len=256)
+    options = {"verification": verification, "async_scheduling": is_async, "max_num_seqs": 4, "max_model_len": 256}
+    served = serve(*chain, prompts, params, **options)
     assert served.num_verified.tolist() == served.num_accepted.tolist()
     assert served.num_verified.min() >= 4 * 8
 

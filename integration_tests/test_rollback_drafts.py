@@ -145,3 +145,13 @@ def test_a_preempted_request_gets_the_same_drafts(is_async: bool) -> None:
     shared = roomy.proposals.keys() & tight.proposals.keys()
     assert {key: roomy.proposals[key] for key in shared} == {key: tight.proposals[key] for key in shared}
     assert len(shared) > len(roomy.proposals) / 2
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_drafts_may_reach_past_the_longest_context(is_async: bool) -> None:
+    prompts = [random_text(length, 240, length).tolist() for length in (243, 250)]
+    sizes = {"max_num_seqs": 2, "max_model_len": 256, "async_scheduling": is_async}
+    plain = serve(str(TINY_A), *tiny_a(), prompts, GREEDY, draft_length=0, **sizes)
+    drafted = serve(str(TINY_A), *tiny_a(), prompts, GREEDY, oracle=Oracle(plain.texts, accuracy=0.9), **sizes)
+    assert drafted.texts == plain.texts
+    assert max(position for _, position in drafted.blocks) > tiny_a()[0].config.max_position_embeddings

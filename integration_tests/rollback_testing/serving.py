@@ -39,7 +39,10 @@ class Served:
 
     @property
     def num_verified(self) -> NDArray[np.int64]:
-        """[G] decode rows that verified a draft at each place, of which `num_accepted` accepted it."""
+        """[G] rows that verified a draft at each place, and `num_accepted` those that accepted it.
+
+        Without the first decode row of a request, whose drafts are padding.
+        """
         return self._count(lambda record: record.outcome.num_verified)
 
     @property
@@ -47,9 +50,14 @@ class Served:
         return self._count(lambda record: record.outcome.num_accepted)
 
     def _count(self, lengths: Callable[[StepRecord], NDArray[np.int32]]) -> NDArray[np.int64]:
-        longest = self.steps[0].plan.draft_token_ids.shape[1]
-        counts = np.concatenate([lengths(record)[record.plan.draft_read_slots > 0] for record in self.steps])
-        return (counts[:, None] > 1 + np.arange(longest)).sum(0)
+        counts = np.zeros(self.steps[0].plan.draft_token_ids.shape[1], np.int64)
+        begun: set[int] = set()
+        for record in self.steps:
+            for sequence, length in zip(record.plan.sequence_ids.tolist(), lengths(record).tolist(), strict=True):
+                if sequence in begun:
+                    counts[: max(length - 1, 0)] += 1
+                begun.add(sequence)
+        return counts
 
 
 def serve(
