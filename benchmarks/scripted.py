@@ -46,7 +46,8 @@ class SleepingDevice:
         tokens = torch.full((num_rows,), TOKEN, dtype=torch.int32)
         none = torch.zeros((num_rows, 0), dtype=torch.int32)
         confidences = torch.zeros((num_rows, 0))
-        host = HostCopies(tokens, none, none, confidences, torch.zeros(num_rows, dtype=torch.bool), tokens)
+        is_broken, faults = torch.zeros(num_rows, dtype=torch.bool), torch.zeros(2, dtype=torch.int32)
+        host = HostCopies(tokens, none, none, confidences, is_broken, tokens, confidences, faults)
         return Sampled(tokens, torch.zeros_like(tokens), none, confidences, host)
 
     def close(self) -> None:

@@ -76,10 +76,12 @@ class SeededDraftSampler:
                 f"place is {place}; of {self._draft_length} drafts {len(self.drawn)} are drawn, and they come in order"
             )
         zero_broken_rows(logits)
-        token_ids: torch.Tensor = self._ops.argmax_lowest(logits)
-        if self._drawn is not None:
-            positions = self._drawn.part(draft_positions(self._first_positions, place, self._rule))
-            self._drawn.put(token_ids, self._draw(place, self._drawn.part(logits), positions))
+        drawn, ops = self._drawn, self._ops
+        if drawn is None:
+            token_ids: torch.Tensor = ops.argmax_lowest(logits)
+        else:
+            positions = drawn.part(draft_positions(self._first_positions, place, self._rule))
+            token_ids = drawn.among(lambda: ops.argmax_lowest(logits), self._draw(place, drawn.part(logits), positions))
         self.drawn.append(token_ids)
         return token_ids
 

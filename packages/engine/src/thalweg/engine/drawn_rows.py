@@ -5,6 +5,7 @@ Letters: n rows, R of them drawn.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -32,12 +33,9 @@ class DrawnRows:
         """[R, ...] of [n, ...]."""
         return values if self.rows is None else values[self.rows]
 
-    def put(self, into: torch.Tensor, values: torch.Tensor) -> None:
-        """Write values [R, ...] into [n, ...]."""
-        if self.rows is None:
-            into.copy_(values)
-        else:
-            into.index_copy_(0, self.rows, values)
+    def among(self, others: Callable[[], torch.Tensor], values: torch.Tensor) -> torch.Tensor:
+        """[n] with values [R] at the drawn rows. others: makes what the greedy rows have, [n], if there are any."""
+        return values if self.rows is None else others().index_copy_(0, self.rows, values)
 
 
 def drawn_rows(

@@ -43,12 +43,12 @@ class Sampler:
     def sample(self, logits: torch.Tensor, inputs: SamplerInputs) -> Draws:
         """Draw one token per sampled row. logits: float32 [S, V]; may be overwritten."""
         broken = self.clean(logits, inputs)
-        token_ids: torch.Tensor = self._ops.argmax_lowest(logits)
         drawn = drawn_rows(self._upload, inputs, inputs.sequence_rows)
-        if drawn is not None:
-            positions = self._upload(inputs.row_positions(self._stride)[drawn.host_rows])
-            drawn.put(token_ids, self._draw_tokens(drawn.part(logits), *drawn.filters, drawn.seeds, positions))
-        return Draws(token_ids, broken)
+        if drawn is None:
+            return Draws(self._ops.argmax_lowest(logits), broken)
+        positions = self._upload(inputs.row_positions(self._stride)[drawn.host_rows])
+        token_ids = self._draw_tokens(drawn.part(logits), *drawn.filters, drawn.seeds, positions)
+        return Draws(drawn.among(lambda: self._ops.argmax_lowest(logits), token_ids), broken)
 
     def clean(self, logits: torch.Tensor, inputs: SamplerInputs) -> torch.Tensor:
         """Mask what may not be drawn, and find the broken rows, bool [S]; afterwards all numbers are usable."""

@@ -129,26 +129,34 @@ def filter_mask(logits: Tensor, top_p: Tensor, top_k: Tensor) -> Tensor:
     check_shape("top_p", top_p, (n,))
     check_shape("top_k", top_k, (n,))
     kept = torch.ones(n, vocabulary, dtype=torch.bool, device=logits.device)
-    filtered = torch.nonzero((top_p < 1) | ((top_k > 0) & (top_k < vocabulary))).squeeze(-1)
-    if filtered.numel() == 0:
-        return kept
-    chosen, p, k = logits[filtered], top_p[filtered].double(), top_k[filtered].long()
-    ordered = _sorted_values(chosen)
-    mass = torch.exp(ordered.double() - ordered[:, :1])
-    limit = torch.where(p >= 1, torch.inf, p * sum_last(mass))
-    before = torch.cumsum(mass, -1)[:, :-1].contiguous()
-    count = 1 + torch.searchsorted(before, limit[:, None], right=True).squeeze(-1)
+    rows = _filtered_rows(top_p, top_k, vocabulary)
+    if rows.numel():
+        kept[rows] = _survivors(logits[rows], top_p[rows], top_k[rows])[0]
+    return kept
+
+
+def _filtered_rows(top_p: Tensor, top_k: Tensor, vocabulary: int) -> Tensor:
+    """Rows int64 [m] of which a filter may drop something."""
+    return torch.nonzero((top_p < 1) | ((top_k > 0) & (top_k < vocabulary))).squeeze(-1)
+
+
+def _survivors(logits: Tensor, top_p: Tensor, top_k: Tensor) -> tuple[Tensor, Tensor]:
+    """(survivors bool [n, V], log of the sum of their exponentials float64 [n, 1])."""
+    p, k = top_p.double()[:, None], top_k.long()[:, None]
+    ordered = _sorted_values(logits)
+    largest = ordered[:, :1].double()
+    mass = torch.exp(ordered.double() - largest)
+    sums = torch.cumsum(mass, -1)
+    limit = torch.where(p >= 1, torch.inf, p * sum_last(mass)[:, None])
+    count = 1 + torch.searchsorted(sums[:, :-1].contiguous(), limit, right=True)
     count = torch.where(k > 0, torch.minimum(count, k), count)
     # The prefix of the order is everything above its last value, and as many of the equal ones as are left to take.
-    last = ordered.gather(1, count[:, None] - 1)
-    survivors = chosen > last
-    equal = chosen == last
-    places = (count - survivors.sum(-1))[:, None]
-    if bool((equal.sum(-1, keepdim=True) > places).any()):
-        equal &= equal.cumsum(-1) <= places
-    survivors |= equal
-    kept[filtered] = survivors
-    return kept
+    last = ordered.gather(1, count - 1)
+    survivors = logits >= last
+    if bool((survivors.sum(-1, keepdim=True) > count).any()):
+        above, equal = logits > last, logits == last
+        survivors = above | (equal & (equal.cumsum(-1) <= count - above.sum(-1, keepdim=True)))
+    return survivors, largest + torch.log(sums.gather(1, count - 1))
 
 
 def _sorted_values(logits: Tensor) -> Tensor:
@@ -190,7 +198,13 @@ def filtered_logprobs(logits: Tensor, temperature: Tensor, top_p: Tensor, top_k:
 
 def _filtered(logits: Tensor, scale: Tensor, top_p: Tensor, top_k: Tensor) -> Tensor:
     tempered = logits.float() * scale.unsqueeze(-1)
-    return log_softmax(tempered.masked_fill_(~filter_mask(tempered, top_p, top_k), -torch.inf))
+    rows = _filtered_rows(top_p, top_k, logits.shape[1])
+    if rows.numel() == 0:
+        return log_softmax(tempered)
+    chosen = tempered[rows]
+    survivors, log_total = _survivors(chosen, top_p[rows], top_k[rows])
+    filtered = (chosen.double() - log_total).float().masked_fill_(~survivors, -torch.inf)
+    return filtered if rows.numel() == logits.shape[0] else log_softmax(tempered).index_copy_(0, rows, filtered)
 
 
 def is_greedy(temperature: Tensor) -> Tensor:
