@@ -11,12 +11,11 @@ import pytest
 from drafts_testing import drafters
 from drafts_testing.bench import Request, Setup
 from drafts_testing.tables import Memory, Tables
-from drafts_testing.workloads import VOCAB, Served, make_requests, scatter, schedules
+from drafts_testing.workloads import SLOW_WAYS, VOCAB, Served, make_requests, scatter, schedules
 
 TARGET = Tables.random(VOCAB, seed=1, memory=Memory.EVERYTHING, grain=0.5)
 """Coarse logits: often several tokens are the likeliest, and the lowest id wins."""
 NUM_PROMPTS, NUM_PROMPTS_OF_SLOW_WAYS = 300, 40
-SLOW_WAYS = ("small batches, chunks", "recomputed", "recomputed, overlapping", "recomputed, overlapping, by throughput")
 KINDS = {
     "right": drafters.drawn,
     "half right": drafters.half_right,
@@ -49,7 +48,10 @@ def test_the_requests_end_in_every_way() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_five_drafts_change_no_text_however_steps_are_cut(kind: str) -> None:
-    for way, changed in schedules(speculating(kind, 5), lengths_vary=True, preempts=True).items():
+    is_mixed = kind == "half right"
+    for way, changed in schedules(speculating(kind, 5), lengths_vary=True, preempts=is_mixed).items():
+        if way in SLOW_WAYS and not is_mixed:
+            continue
         count = NUM_PROMPTS_OF_SLOW_WAYS if way in SLOW_WAYS else NUM_PROMPTS
         served = Served(changed, requests(count), scatter(count, 7, 20))
         assert served.said == plain(count).said, way

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from drafts_testing import drafters
 from drafts_testing.bench import Bench, Setup
-from drafts_testing.budgets import ScriptedBudget, Survivals
+from drafts_testing.budgets import Peeking
 from drafts_testing.tables import Memory, Tables
 from thalweg.dspark import ThroughputBudget
 from thalweg.interfaces import DraftRows, SamplingParams
@@ -171,16 +171,7 @@ def test_what_a_round_says_decides_neither_itself_nor_how_much_the_next_verifies
 
 @pytest.mark.parametrize("is_async", [False, True])
 def test_a_budget_that_looks_a_round_further_is_seen(is_async: bool) -> None:
-    throughput = ThroughputBudget()
-
-    class Peeking(ScriptedBudget):
-        def set_step_time_curve(self, points: object) -> None:
-            throughput.set_step_time_curve(CURVE)
-
-        def verify_lengths(self, budget_survival: Survivals, split_survival: Survivals) -> NDArray[np.int32]:
-            return throughput.verify_lengths(split_survival, split_survival)
-
-    peeking = replace(SETUP, is_async=is_async, budget=lambda: Peeking(lambda survival: np.zeros(0, np.int32)))
+    peeking = replace(SETUP, is_async=is_async, budget=lambda: Peeking(ThroughputBudget()))
     history = rounds(peeking)
     with pytest.raises(AssertionError):
         assert_follows_the_rule(history)

@@ -19,7 +19,6 @@ COUPLED = {"verification": "coupled", "max_num_seqs": 6}
 WAYS: dict[str, dict[str, Any]] = {
     "by rejection": {"max_num_seqs": NUM_PROMPTS},
     "one draft": COUPLED | {"draft_length": 1},
-    "overlapping": COUPLED | {"async_scheduling": True},
     "of lengths that vary by a measured curve": COUPLED | {"async_scheduling": True, "variable_length": True},
     "recomputed": COUPLED | {"async_scheduling": True, "num_blocks": 5, "prefill_interval_all": 2},
 }
@@ -42,7 +41,7 @@ def serve(**options: Any) -> tuple[list[CompletionOutput], int, int]:
         engine.statistics.on_step(lambda record: held.append(int((record.outcome.num_accepted - 1).clip(0).sum())))
         for number in range(NUM_PROMPTS):
             prompt = random.integers(5, model()[0].config.vocab_size, int(random.choice([1, 7, 20, 124]))).tolist()
-            params = SamplingParams(max_tokens=10, seed=number, temperature=0.7 * (number % 2), ignore_eos=True)
+            params = SamplingParams(max_tokens=8, seed=number, temperature=0.7 * (number % 2), ignore_eos=True)
             engine.add_request(str(number), prompt, params)
         finals = {}
         while engine.has_unfinished():

@@ -15,7 +15,7 @@ import pytest
 from drafts_testing import drafters
 from drafts_testing.bench import Request, Setup
 from drafts_testing.tables import Memory, Tables
-from drafts_testing.workloads import VOCAB, Served, make_requests, scatter, schedules
+from drafts_testing.workloads import SLOW_WAYS, VOCAB, Served, make_requests, scatter, schedules
 from thalweg.interfaces import SamplingParams
 
 TARGET = Tables.random(VOCAB, seed=2, memory=Memory.EVERYTHING, spread=2.0)
@@ -33,11 +33,11 @@ def setup(rule: Literal["rejection", "coupled"], draft_length: int = 3, drafts: 
     return Setup(target=TARGET, drafts=drafts, draft_length=draft_length, verification=rule, confide=drafters.random)
 
 
-def serve(changed: Setup, seed: int = 0) -> Served:
-    """In one batch, all at once, or as the setup says, with requests that come one after the other."""
+def serve(changed: Setup, count: int = NUM_REQUESTS) -> Served:
+    """The first requests: in one batch, all at once, or as the setup says, and one coming after the other."""
     if not changed.options:
-        return Served(replace(changed, options={"max_num_seqs": NUM_REQUESTS}), requests())
-    return Served(changed, requests(), scatter(NUM_REQUESTS, seed, 20))
+        return Served(replace(changed, options={"max_num_seqs": count}), requests()[:count])
+    return Served(changed, requests()[:count], scatter(count, 0, 20))
 
 
 def num_equal(one: Served, other: Served) -> int:
@@ -78,11 +78,11 @@ def test_coupled_tokens_depend_on_nothing_but_seed_and_request(draft_length: int
     for way, changed in ways.items():
         if draft_length != 3 and way not in ("overlapping", "by plan", "by throughput, overlapping"):
             continue
-        served = serve(changed)
-        assert served.said == expected.said, way
+        served = serve(changed, 40 if way in SLOW_WAYS else NUM_REQUESTS)
+        assert served.said == expected.said[: len(served.said)], way
         assert served.num_preemptions or "recomputed" not in way
     plain_ways = schedules(setup("coupled", 0), lengths_vary=True, preempts=True)
-    assert serve(plain_ways["recomputed, overlapping"]).said == expected.said
+    assert serve(plain_ways["recomputed, overlapping"], 40).said == expected.said[:40]
 
 
 @pytest.mark.parametrize(

@@ -41,12 +41,10 @@ FIXED = {
     "ids that do not exist": LawRun(drafting(choose=drafters.illegal_at_times, confide=drafters.nonsense)),
     "ids that were not drawn": LawRun(drafting(choose=drafters.overruled)),
     "top-p and top-k": LawRun(drafting(), params=SamplingParams(temperature=1.3, top_p=0.85, top_k=4)),
-    "a low temperature": LawRun(drafting(drafts=SIX.with_noise(2, 1.5)), params=SamplingParams(temperature=0.6)),
     "coupled": LawRun(drafting(draft_length=5, verification="coupled")),
 }
 VARYING = {
     "the plan 3, 1, 6, 2": LawRun(drafting(draft_length=5, budget=lambda: budgets.planned((3, 1, 6, 2)))),
-    "a telling drafter": LawRun(TWICE_TOLD, num_tokens=5),
     "a telling drafter, overlapping": LawRun(replace(TWICE_TOLD, is_async=True), num_tokens=5),
     "the best alone": LawRun(BEST_ALONE, num_tokens=5),
     "shared out on the device": LawRun(
@@ -54,10 +52,29 @@ VARYING = {
         num_tokens=5,
         num_seeds=20_000,
     ),
+    "shared out by the host": LawRun(
+        drafting(FOUR, GOOD_FOUR, step_times=TOGETHER, confide=drafters.random), num_tokens=5
+    ),
+}
+SOAK_ONLY = {
+    "a low temperature": LawRun(drafting(drafts=SIX.with_noise(2, 1.5)), params=SamplingParams(temperature=0.6)),
+    "a perfect drafter": LawRun(drafting(drafts=None, draft_length=5)),
+    "a memory of two tokens": LawRun(drafting(FIVE, GOOD_FIVE, draft_length=5)),
+    "top-p and top-k, contrary": LawRun(
+        drafting(drafts=SIX.inverted()), params=SamplingParams(temperature=0.8, top_p=0.6, top_k=3)
+    ),
+    "coupled, contrary": LawRun(drafting(drafts=SIX.inverted(), verification="coupled")),
+    "a telling drafter": LawRun(TWICE_TOLD, num_tokens=5),
+    "the best alone, overlapping": LawRun(replace(BEST_ALONE, is_async=True), num_tokens=5),
+    "the best alone, telling": LawRun(replace(BEST_ALONE, confide=drafters.telling), num_tokens=5),
+    "the plan 2, 4, 1, overlapping": LawRun(
+        drafting(FOUR, GOOD_FOUR, is_async=True, budget=lambda: budgets.planned((2, 4, 1))), num_tokens=5
+    ),
     "shared out on the device, exact confidences": LawRun(
         drafting(FOUR, GOOD_FOUR, is_async=True, step_times=TOGETHER, confide=drafters.exact), num_tokens=5
     ),
-    "shared out by the host": LawRun(
-        drafting(FOUR, GOOD_FOUR, step_times=TOGETHER, confide=drafters.random), num_tokens=5
+    "shared out on the device in Python, contrary": LawRun(
+        drafting(FOUR, FOUR.inverted(), is_async=True, is_native=False, step_times=TOGETHER, confide=drafters.telling),
+        num_tokens=5,
     ),
 }

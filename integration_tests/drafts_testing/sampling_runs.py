@@ -24,7 +24,7 @@ class LawRun:
     params: SamplingParams = field(default_factory=SamplingParams)
     first_seed: int = 0
     batch: int = BATCH
-    num_seeds: int = 8000
+    num_seeds: int = 6000
     """Of the short test; the soak runs take the same many for all."""
 
     def test(self, num_seeds: int | None = None) -> tuple[ChiSquare, np.ndarray]:
@@ -38,10 +38,13 @@ class LawRun:
         bench = Bench(replace(self.setup, options=options))
         bench.keep_records()
         params = replace(self.params, max_tokens=self.num_tokens, ignore_eos=True)
-        seeds = range(self.first_seed, self.first_seed + (num_seeds or self.num_seeds))
+        end = self.first_seed + (num_seeds or self.num_seeds)
+        texts = []
         with bench.engine:
-            outputs = bench.serve([(self.prompt, replace(params, seed=seed)) for seed in seeds])
-        texts = [output.outputs[0].token_ids for output in outputs]
+            for start in range(self.first_seed, end, 10 * self.batch):
+                seeds = range(start, min(end, start + 10 * self.batch))
+                outputs = bench.serve([(self.prompt, replace(params, seed=seed)) for seed in seeds])
+                texts += [output.outputs[0].token_ids for output in outputs]
         law = joint_law(self.setup.target, params, self.prompt, self.num_tokens)
         outcomes = [record.outcome for record in bench.records if not record.plan.token_ids.size]
         numbers = np.array([(outcome.num_verified.sum(), outcome.num_accepted.sum()) for outcome in outcomes])

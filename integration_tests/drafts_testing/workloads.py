@@ -14,7 +14,8 @@ from thalweg.dspark import graph_sizes
 from thalweg.interfaces import CompletionOutput, SamplingParams
 
 VOCAB = 24
-MAX_MODEL_LEN = 64
+SLOW_WAYS = ("small batches, chunks", "recomputed", "recomputed, overlapping", "recomputed, overlapping, by throughput")
+"""Of `schedules`: those that take many steps."""
 
 
 def make_requests(count: int, seed: int, *, temperatures: Sequence[float] = (0.0,)) -> list[Request]:
@@ -67,7 +68,7 @@ def schedules(setup: Setup, *, lengths_vary: bool, preempts: bool) -> dict[str, 
         "overlapping": change(is_async=True, options={"max_num_seqs": 200}),
         "planned in Python": change(is_async=True, is_native=False, options={"max_num_seqs": 60}),
         "small batches, chunks": change(
-            is_async=True, options={"max_num_seqs": 8, "chunked_prefill": True, "max_num_batched_tokens": 50}
+            is_async=True, options={"max_num_seqs": 7, "chunked_prefill": True, "max_num_batched_tokens": 50}
         ),
     }
     if lengths_vary and drafts:
