@@ -10,8 +10,13 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import HealthCheck, settings
 
 from thalweg.kernels.testing import from_bf16_bits, load_vectors
+
+# A busy machine must not fail a property.
+settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("patient")
 
 GOLDEN = Path(__file__).parent / "golden"
 

@@ -42,9 +42,8 @@ def _first_arrivals(weights: Tensor, start: Tensor) -> Tensor:
     steps = torch.arange(weights.shape[1], dtype=torch.int64, device=weights.device) * GAMMA
     u = unit_interval(splitmix_hash(start[:, None] + steps))
     arrival = torch.log1p(u.neg_()).neg_().div_(weights).masked_fill_(weights <= 0, torch.inf)
-    best = arrival.amin(-1, keepdim=True)
-    token = (arrival == best).to(torch.int8).argmax(-1)
-    return torch.where(torch.isfinite(best.squeeze(-1)), token, -1).int()
+    token = arrival.argmin(-1, keepdim=True)  # the first of several
+    return torch.where(torch.isfinite(arrival.gather(-1, token)), token, -1).squeeze(-1).int()
 
 
 def coupled_tokens(

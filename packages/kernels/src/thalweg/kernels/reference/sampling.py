@@ -33,7 +33,7 @@ _MIX_2 = _signed(0x94D049BB133111EB)
 
 def _shift_right(z: Tensor, count: int) -> Tensor:
     """Logical shift of int64 bit patterns."""
-    return (z >> count) & ((1 << (64 - count)) - 1)
+    return (z >> count).bitwise_and_((1 << (64 - count)) - 1)
 
 
 def hash_input(seeds: Tensor, positions: Tensor, case: int) -> Tensor:
@@ -51,14 +51,14 @@ def hash_input(seeds: Tensor, positions: Tensor, case: int) -> Tensor:
 def splitmix_hash(x: Tensor) -> Tensor:
     """SplitMix64's output for the int64 bit patterns x, as int64."""
     z = x + GAMMA
-    z = (z ^ _shift_right(z, 30)) * _MIX_1
-    z = (z ^ _shift_right(z, 27)) * _MIX_2
-    return z ^ _shift_right(z, 31)
+    z.bitwise_xor_(_shift_right(z, 30)).mul_(_MIX_1)
+    z.bitwise_xor_(_shift_right(z, 27)).mul_(_MIX_2)
+    return z.bitwise_xor_(_shift_right(z, 31))
 
 
 def unit_interval(z: Tensor) -> Tensor:
     """float64 numbers in [0, 1) from the upper 53 bits of int64 bit patterns."""
-    return _shift_right(z, 11).double() * 2.0**-53
+    return _shift_right(z, 11).double().mul_(2.0**-53)
 
 
 def uniform(seeds: Tensor, positions: Tensor, case: int = FRESH) -> Tensor:
