@@ -15,11 +15,11 @@ from thalweg.interfaces import SamplingParams
 SMALL_CELL = 5.0
 
 
-def distributions(tables: Tables, params: SamplingParams) -> NDArray[np.float64]:
-    """[K, V] what a token is drawn from in each row of the tables, written out a second time, row by row."""
-    result = np.zeros((tables.num_rows, tables.vocab_size))
-    for row, logits in zip(result, tables.logits.double().numpy(), strict=True):
-        weights = np.exp((logits - logits.max()) / params.temperature)
+def distributions(logits: NDArray[np.float64], params: SamplingParams) -> NDArray[np.float64]:
+    """[K, V] what a token is drawn from in each row of logits [K, V], written out a second time, row by row."""
+    result = np.zeros(logits.shape)
+    for row, values in zip(result, logits, strict=True):
+        weights = np.exp((values - values.max()) / params.temperature)
         weights /= weights.sum()
         order = sorted(range(weights.size), key=lambda token: (-weights[token], token))
         mass, kept = 0.0, []
@@ -32,23 +32,37 @@ def distributions(tables: Tables, params: SamplingParams) -> NDArray[np.float64]
     return result
 
 
-def joint_law(tables: Tables, params: SamplingParams, prompt: Sequence[int], num_tokens: int) -> NDArray[np.float64]:
-    """[V ** num_tokens] probabilities of the first tokens after a prompt, the first token being the slowest digit."""
-    rows = distributions(tables, params)
+def joint_law(
+    tables: Tables, params: SamplingParams, prompt: Sequence[int], num_tokens: int, eos: int
+) -> NDArray[np.float64]:
+    """[V ** num_tokens] probabilities of the first tokens after a prompt, the first token being the slowest digit.
+
+    A text that has ended goes on with the end token for ever.
+    """
+    logits = tables.logits.double().numpy()
+    without_end = logits.copy()
+    without_end[:, eos] = -np.inf
+    rows, early_rows = distributions(logits, params), distributions(without_end, params)
     states = torch.full((1,), tables.start, dtype=torch.int64)
     for token in prompt:
         states = tables.advance(states, torch.tensor([token]))
-    law = np.ones(1)
+    law, has_ended = np.ones(1), np.zeros(1, np.bool_)
     every_token = torch.arange(tables.vocab_size)
-    for _ in range(num_tokens):
-        law = (law[:, None] * rows[tables.rows(states).numpy()]).reshape(-1)
+    for index in range(num_tokens):
+        chances = (early_rows if index < params.min_tokens else rows)[tables.rows(states).numpy()]
+        chances[has_ended] = every_token.numpy() == eos
+        law = (law[:, None] * chances).reshape(-1)
+        is_end = (every_token.numpy() == eos) & (not params.ignore_eos)
+        has_ended = (has_ended[:, None] | is_end).reshape(-1)
         states = tables.advance(states.repeat_interleave(tables.vocab_size), every_token.repeat(states.numel()))
     return law
 
 
-def count_texts(texts: Sequence[Sequence[int]], vocab_size: int, num_tokens: int) -> NDArray[np.int64]:
+def count_texts(texts: Sequence[Sequence[int]], vocab_size: int, num_tokens: int, eos: int) -> NDArray[np.int64]:
     """[V ** num_tokens] how often each text was said, numbered as in `joint_law`."""
-    tokens = np.array([text[:num_tokens] for text in texts], np.int64)
+    tokens = np.full((len(texts), num_tokens), eos, np.int64)
+    for row, text in zip(tokens, texts, strict=True):
+        row[: len(text)] = text[:num_tokens]
     digits = vocab_size ** np.arange(num_tokens - 1, -1, -1)
     return np.bincount(tokens @ digits, minlength=vocab_size**num_tokens)
 

@@ -40,7 +40,12 @@ FIXED = {
     "drawn first, then certain": LawRun(drafting(choose=drafters.drawn_at_first)),
     "ids that do not exist": LawRun(drafting(choose=drafters.illegal_at_times, confide=drafters.nonsense)),
     "ids that were not drawn": LawRun(drafting(choose=drafters.overruled)),
-    "top-p and top-k": LawRun(drafting(), params=SamplingParams(temperature=1.3, top_p=0.85, top_k=4)),
+    "top-p and top-k, among greedy ones": LawRun(
+        drafting(), greedy_every=3, params=SamplingParams(ignore_eos=True, temperature=1.3, top_p=0.85, top_k=4)
+    ),
+    "texts that end, not before the third token": LawRun(
+        drafting(is_async=True), params=SamplingParams(min_tokens=2), batch=512, prefill_interval=2
+    ),
     "coupled": LawRun(drafting(draft_length=5, verification="coupled")),
 }
 VARYING = {
@@ -57,11 +62,21 @@ VARYING = {
     ),
 }
 SOAK_ONLY = {
-    "a low temperature": LawRun(drafting(drafts=SIX.with_noise(2, 1.5)), params=SamplingParams(temperature=0.6)),
+    "texts that end": LawRun(drafting(is_async=True), params=SamplingParams(), batch=64, prefill_interval=1),
+    "texts that end, shared out on the device": LawRun(
+        drafting(FOUR, GOOD_FOUR, is_async=True, step_times=TOGETHER, confide=drafters.telling),
+        num_tokens=5,
+        params=SamplingParams(min_tokens=1),
+        batch=512,
+        prefill_interval=2,
+    ),
+    "a low temperature": LawRun(
+        drafting(drafts=SIX.with_noise(2, 1.5)), params=SamplingParams(ignore_eos=True, temperature=0.6)
+    ),
     "a perfect drafter": LawRun(drafting(drafts=None, draft_length=5)),
     "a memory of two tokens": LawRun(drafting(FIVE, GOOD_FIVE, draft_length=5)),
     "top-p and top-k, contrary": LawRun(
-        drafting(drafts=SIX.inverted()), params=SamplingParams(temperature=0.8, top_p=0.6, top_k=3)
+        drafting(drafts=SIX.inverted()), params=SamplingParams(ignore_eos=True, temperature=0.8, top_p=0.6, top_k=3)
     ),
     "coupled, contrary": LawRun(drafting(drafts=SIX.inverted(), verification="coupled")),
     "a telling drafter": LawRun(TWICE_TOLD, num_tokens=5),
