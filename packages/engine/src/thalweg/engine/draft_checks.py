@@ -38,25 +38,26 @@ def check_drafts(
     places as it was asked. shape: (N, G).
 
     At those places the drafts are what was drawn, whatever was proposed: if some of them were replaced by others, and
-    some by the same token, those left would not follow the distribution that they are judged by. Elsewhere an id
-    outside the vocabulary becomes the last one. Both give a confidence of 0, and so does one outside 0..1, or that is
-    not a number. Raises ValueError for tensors of another shape or kind.
+    some by the same token, those left would not follow the distribution that they are judged by. Nor does it change
+    their confidences, which would tell what was drawn. Elsewhere an id outside the vocabulary becomes the last one,
+    with a confidence of 0. A confidence outside 0..1, or that is not a number, becomes 0. Raises ValueError for tensors of
+    another shape or kind.
     """
     _check_tensors(token_ids, confidences, shape)
     is_illegal = (token_ids < 0) | (token_ids >= vocab_size)
     ids = torch.where(is_illegal, vocab_size - 1, token_ids).int()
-    is_certain = torch.ones_like(is_illegal)
+    is_unusable, is_certain = is_illegal.clone(), torch.ones_like(is_illegal)
     for place, drawn_ids in enumerate(drawn):
-        is_illegal[:, place] = token_ids[:, place] != drawn_ids
+        is_unusable[:, place] = token_ids[:, place] != drawn_ids
         ids[:, place] = drawn_ids
         is_certain[:, place] = False
     values = confidences.float()
     is_bad = ~((values >= 0) & (values <= 1))
     return CheckedDrafts(
         ids,
-        values.masked_fill(is_bad | is_illegal, 0.0),
+        values.masked_fill(is_bad | (is_illegal & is_certain), 0.0),
         is_certain,
-        torch.stack((is_illegal.sum(), is_bad.sum())).int(),
+        torch.stack((is_unusable.sum(), is_bad.sum())).int(),
     )
 
 
