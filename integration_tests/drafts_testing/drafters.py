@@ -110,6 +110,12 @@ def overruled(here: Place, sampler: DraftSampler) -> torch.Tensor:
     return torch.where(here.hash(4) < 0.5, illegal_at_times(here, sampler), drawn(here, sampler))
 
 
+def replaced(here: Place, sampler: DraftSampler) -> torch.Tensor:
+    """Drawn, but the first choice is returned: often the same."""
+    drawn(here, sampler)
+    return likeliest(here, sampler)
+
+
 def even(here: Place) -> torch.Tensor:
     """The same for all."""
     return torch.full(here.states.shape, 0.8)

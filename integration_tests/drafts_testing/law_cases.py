@@ -18,7 +18,8 @@ FIVE = Tables.random(5, seed=4, memory=Memory.TWO_TOKENS)
 GOOD, GOOD_FOUR, GOOD_FIVE = SIX.with_noise(2, 0.7), FOUR.with_noise(2, 1.0), FIVE.with_noise(2, 0.7)
 ONE_ALONE = ((1, 10.0), (4, 24.0))
 """Step times of one sequence with three drafts: none or all."""
-TOGETHER = tuple((size, 10.0 + 100.0 * size / BATCH) for size in graph_sizes(BATCH * 4, 64))
+TOGETHER = tuple((size, 10.0 + 20.0 * size / BATCH) for size in graph_sizes(BATCH * 2, 64))
+"""Step times of a batch. Its largest size holds a third of the drafts, so whose they are matters from the start."""
 
 
 def drafting(target: Tables = SIX, drafts: Tables | None = GOOD, draft_length: int = 3, **changes: object) -> Setup:
@@ -56,6 +57,11 @@ VARYING = {
         drafting(FOUR, GOOD_FOUR, is_async=True, step_times=TOGETHER, confide=drafters.telling),
         num_tokens=5,
         num_seeds=20_000,
+    ),
+    "shared out on the device, ids that were not drawn": LawRun(
+        drafting(FOUR, GOOD_FOUR, is_async=True, step_times=TOGETHER, choose=drafters.replaced, confide=drafters.even),
+        num_tokens=5,
+        num_seeds=2 * BATCH,
     ),
     "shared out by the host": LawRun(
         drafting(FOUR, GOOD_FOUR, step_times=TOGETHER, confide=drafters.random), num_tokens=5
