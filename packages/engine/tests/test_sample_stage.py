@@ -179,7 +179,7 @@ def test_places_that_the_sampler_drew_keep_what_it_drew_and_others_stand_for_the
     stage = make_stage(half_drawn)
     first = step(stage, table, [[]] * 5, temperatures=[1.0] * 5)
     assert first.draft_ids.tolist() == torch.stack((*drawn, torch.full((5,), 4)), 1).tolist()
-    assert first.confidences.tolist() == [[1.0, 0.0, 1.0]] * 5
+    assert first.confidences.tolist() == [[1.0, 1.0, 1.0]] * 5  # another one would tell which token was drawn
     assert first.host.draft_faults.tolist() == [5, 0]
     second = step(stage, table, first.draft_ids.tolist(), temperatures=[1.0] * 5, read_slots=[1, 2, 3, 4, 5])
     np.testing.assert_allclose(second.host.accept_probs[:, :2], 1.0, atol=1e-4)

@@ -38,10 +38,11 @@ def check_drafts(
     places as it was asked. shape: (N, G).
 
     At those places the drafts are what was drawn, whatever was proposed: if some of them were replaced by others, and
-    some by the same token, those left would not follow the distribution that they are judged by. Nor does it change
-    their confidences, which would tell what was drawn. Elsewhere an id outside the vocabulary becomes the last one,
-    with a confidence of 0. A confidence outside 0..1, or that is not a number, becomes 0. Raises ValueError for tensors of
-    another shape or kind.
+    some by the same token, those left would not follow the distribution that they are judged by. Their confidences stay,
+    or they would tell what was drawn. Elsewhere an id outside the vocabulary becomes the last one, with confidence 0. A
+    confidence outside 0..1, or that is not a number, becomes 0.
+
+    Raises ValueError for tensors of another shape or kind.
     """
     _check_tensors(token_ids, confidences, shape)
     is_illegal = (token_ids < 0) | (token_ids >= vocab_size)
