@@ -38,9 +38,9 @@ def check_drafts(
     places as it was asked. shape: (N, G).
 
     At those places the drafts are what was drawn, whatever was proposed: if some of them were replaced by others, and
-    some by the same token, those left would not follow the distribution that they are judged by. Their confidences stay,
-    or they would tell what was drawn. Elsewhere an id outside the vocabulary becomes the last one, with confidence 0. A
-    confidence outside 0..1, or that is not a number, becomes 0.
+    some by the same token, those left would not follow the distribution that they are judged by. Their confidences
+    stay, or they would tell what was drawn. Elsewhere an id outside the vocabulary becomes the last one, with
+    confidence 0. A confidence outside 0..1, or that is not a number, becomes 0.
 
     Raises ValueError for tensors of another shape or kind.
     """

@@ -120,7 +120,7 @@ class StepStatistics:
             self._next_warning = 10 * (illegal + bad)
             _LOG.warning(
                 "so far the drafter proposed %d ids outside the vocabulary or not as drawn, and %d confidences outside "
-                "0..1; they count as drafts that nobody believes in",
+                "0..1; what was drawn stands, and nothing is expected of the others",
                 illegal,
                 bad,
             )
