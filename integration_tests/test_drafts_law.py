@@ -10,6 +10,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from drafts_testing.drafters import KnowingDrafter, even
 from drafts_testing.law import ChiSquare, upper_gamma
 from drafts_testing.law_cases import FIXED, TWICE_TOLD, VARYING
 from drafts_testing.sampling_runs import LawRun
@@ -39,6 +40,14 @@ def test_draft_positions_that_come_again_bias_the_text() -> None:
     """The rule of the traced system, with a budget that confidences decide: the test above would not pass."""
     result, _ = LawRun(replace(TWICE_TOLD, draft_positions="absolute"), num_tokens=5).test()
     assert result.is_possible
+    assert result.p_value < 1e-10, str(result)
+
+
+def test_confidences_that_know_their_drafts_bias_the_text() -> None:
+    """The split goes by them, so the tests of lengths that are shared out could fail."""
+    run = VARYING["shared out on the device"]
+    broken = replace(run.setup, drafter_type=KnowingDrafter, confide=even)
+    result, _ = replace(run, setup=broken, num_seeds=4096).test()
     assert result.p_value < 1e-10, str(result)
 
 

@@ -45,6 +45,7 @@ class Setup:
     draft_length: int = 0
     choose: Choose = drawn
     confide: Confide = even
+    drafter_type: type[TableDrafter] = TableDrafter
     verification: Literal["rejection", "coupled"] = "rejection"
     draft_positions: Literal["per_step", "absolute"] = "per_step"
     is_async: bool = False
@@ -93,7 +94,7 @@ class Bench:
         self.drafter = None
         if drafts:
             own = tables if setup.drafts is None else setup.drafts
-            self.drafter = TableDrafter(self.contexts, own, drafts, setup.choose, setup.confide)
+            self.drafter = setup.drafter_type(self.contexts, own, drafts, setup.choose, setup.confide)
         stage = SampleStage(
             self.backend,
             ops,
