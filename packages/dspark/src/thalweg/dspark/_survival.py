@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from thalweg.dspark._arrays import require_array
+from thalweg.dspark._checks import require_array
 
 FloatRow = NDArray[np.float32]
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from thalweg.dspark._arrays import require_array, require_draft_length, require_integers
+from thalweg.dspark._checks import require_array, require_draft_length, require_integers
 
 
 class AcceptanceStatistics:

@@ -9,7 +9,7 @@ from operator import index
 
 import numpy as np
 
-from thalweg.dspark._arrays import require_integer
+from thalweg.dspark._checks import require_integer
 from thalweg.interfaces import ConfigError
 
 

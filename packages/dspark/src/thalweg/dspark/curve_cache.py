@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from uuid import uuid4
 
+from thalweg.dspark._checks import is_real
 from thalweg.dspark._json import parse_json, write_through
 from thalweg.dspark.curve import StepTimeCurve
 from thalweg.dspark.curve_file import curve_from_points, curve_text
@@ -46,7 +47,7 @@ class CurveCache:
         self, directory: str | os.PathLike[str], ttl_s: float = 3600, *, clock: Callable[[], float] = time.time
     ) -> None:
         """ttl_s: how long a measurement counts. clock: seconds since 1970. Raises ConfigError for a bad ttl_s."""
-        if isinstance(ttl_s, bool) or not isinstance(ttl_s, int | float) or not (math.isfinite(ttl_s) and ttl_s > 0):
+        if not is_real(ttl_s) or not 0 < ttl_s < math.inf:
             raise ConfigError(f"ttl_s is {shown(ttl_s)}; a finite number of seconds above 0 is needed")
         self._directory = Path(directory)
         self._ttl_s = ttl_s

@@ -7,7 +7,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from thalweg.dspark._arrays import require_integer
+from thalweg.dspark._checks import require_integer
 from thalweg.interfaces import ConfigError, shown
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from thalweg.dspark._arrays import require_integer
+from thalweg.dspark._checks import is_real, require_integer
 from thalweg.dspark.budget import ThroughputBudget
 from thalweg.dspark.curve import StepTimeCurve
 from thalweg.dspark.estimators import MIN_SAMPLER_SAMPLES
@@ -65,7 +65,7 @@ def plan(
     """
     require_integer("num_batches", num_batches, 1)
     require_integer("seed", seed, 0)
-    if isinstance(sampler_ms, bool) or not isinstance(sampler_ms, int | float) or not 0 <= sampler_ms < math.inf:
+    if not is_real(sampler_ms) or not 0 <= sampler_ms < math.inf:
         raise ConfigError(f"sampler_ms is {shown(sampler_ms)}; a finite number of at least 0 is needed")
     _check_concurrencies(curve, workload.draft_length, concurrencies, num_batches)
     return [

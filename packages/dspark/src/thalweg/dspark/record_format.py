@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from thalweg.dspark._arrays import require_draft_length
+from thalweg.dspark._checks import require_draft_length
 from thalweg.dspark._json import is_integer
 from thalweg.interfaces import ConfigError, shown
 

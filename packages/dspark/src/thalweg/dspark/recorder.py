@@ -14,7 +14,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from thalweg.dspark._arrays import require_array, require_integers
+from thalweg.dspark._checks import require_array, require_integers
 from thalweg.dspark._json import parse_json
 from thalweg.dspark.record_format import MAX_HEADER_BYTES, header, parse_header
 from thalweg.interfaces import ConfigError

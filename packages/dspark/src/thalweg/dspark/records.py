@@ -10,7 +10,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from thalweg.dspark._arrays import require_array
+from thalweg.dspark._checks import require_array
 from thalweg.dspark._json import is_integer, is_number, parse_json
 from thalweg.dspark.record_format import MAX_HEADER_BYTES, parse_header
 from thalweg.interfaces import ConfigError, shown

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from thalweg.dspark._arrays import require_array
+from thalweg.dspark._checks import require_array
 
 
 def redistribute(total: int, previous_rows: NDArray[np.int32], confidences: NDArray[np.float32]) -> NDArray[np.int32]:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from thalweg.dspark._arrays import require_integer
+from thalweg.dspark._checks import require_integer
 from thalweg.interfaces import shown
 
 NUM_BINS = 15

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from thalweg.dspark._arrays import require_draft_length
+from thalweg.dspark._checks import require_draft_length
 from thalweg.interfaces import ConfigError, shown
 
 MIN_TEMPERATURE = 1e-5

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from thalweg.dspark._arrays import require_array, require_draft_length
+from thalweg.dspark._checks import is_real, require_array, require_draft_length
 from thalweg.dspark.records import ConfidenceRecords
 from thalweg.dspark.scaling import survival_at
 from thalweg.interfaces import ConfigError, shown
@@ -50,10 +50,10 @@ class BetaWorkload:
         """accept_rate: mean chance. concentration: Beta(rate * concentration, (1 - rate) * concentration); the smaller,
         the more requests differ, infinite = all alike. Raises ConfigError for values that make no such distribution.
         """
-        if not _is_number(accept_rate) or not 0 <= accept_rate <= 1:
+        if not is_real(accept_rate) or not 0 <= accept_rate <= 1:
             raise ConfigError(f"accept_rate is {shown(accept_rate)}; a number from 0 to 1 is needed")
         require_draft_length(draft_length)
-        if not _is_number(concentration) or not concentration >= MIN_CONCENTRATION:
+        if not is_real(concentration) or not concentration >= MIN_CONCENTRATION:
             raise ConfigError(f"concentration is {shown(concentration)}; at least {MIN_CONCENTRATION} is needed")
         self.draft_length = draft_length
         self._accept_rate = float(accept_rate)
@@ -115,7 +115,3 @@ def workload_of_records(records: ConfidenceRecords, temperatures: Sequence[float
         raise ConfigError(f"no record has all {records.draft_length} drafts verified")
     held = np.arange(records.draft_length) < records.num_accepted[is_whole, None]
     return MeasuredWorkload(survival_at(records.confidences[is_whole], temperatures), held.astype(np.float64))
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
