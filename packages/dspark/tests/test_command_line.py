@@ -5,6 +5,7 @@ import json
 import shutil
 import subprocess
 import sys
+import textwrap
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from thalweg.dspark.cli import main
 
 POINTS = [(32, 9.99), (96, 10.795), (192, 11.78), (360, 14.421), (576, 18.838)]
 PLAN = "plan --curve curve.json --accept-rate 0.7"
+README = Path(__file__).parent.parent / "README.md"
 Run = Callable[..., str]
 
 
@@ -24,7 +26,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder that holds curve.json, records.jsonl and acceptance.json."""
     folder = tmp_path_factory.mktemp("files")
     write_curve(folder / "curve.json", StepTimeCurve(POINTS))
-    records = synthetic_records(5000)
+    records = synthetic_records(2000)
     write_records(folder / "records.jsonl", records)
     statistics = AcceptanceStatistics(5)
     statistics.add(records.num_verified, records.num_accepted)
@@ -55,8 +57,8 @@ def test_calibrate_prints_every_position_and_the_temperatures(run: Run) -> None:
     output = run("calibrate", "records.jsonl")
     header, *lines = columns(output)
     assert header == ["draft", "rows", "accepted", "temperature", "ECE", "after", "Brier", "after", "AUROC", "after"]
-    assert [line[:2] for line in lines[:5]] == [[str(j), "5000"] for j in range(1, 6)]
-    assert "records: 5000" in output
+    assert [line[:2] for line in lines[:5]] == [[str(j), "2000"] for j in range(1, 6)]
+    assert "records: 2000" in output
     (temperatures,) = [line[1] for line in lines if line and line[0] == "temperatures:"]
     assert [f"{float(number):.3f}" for number in temperatures.split(",")] == [line[3] for line in lines[:5]]
 
@@ -73,7 +75,7 @@ def test_calibrate_joins_files_and_takes_a_name_for_them(run: Run) -> None:
     write_records(Path("more.jsonl"), synthetic_records(100, seed=1))
     run("calibrate", "records.jsonl", "more.jsonl", "--output", "t.json", "--dataset", "my traffic")
     value = json.loads(Path("t.json").read_text())
-    assert (value["dataset"], value["num_samples"]) == ("my traffic", 5100)
+    assert (value["dataset"], value["num_samples"]) == ("my traffic", 2100)
     run("calibrate", "records.jsonl", "more.jsonl", "--output", "t.json")
     assert json.loads(Path("t.json").read_text())["dataset"] == "records.jsonl, more.jsonl"
 
@@ -97,14 +99,24 @@ def test_plan_prints_the_published_table(run: Run) -> None:
     assert [line[5] for line in table] == ["5"] * 4
 
 
+def test_the_readme_shows_what_plan_prints(run: Run) -> None:
+    _, _, shown = README.read_text().partition("    $ cat curve.json\n")
+    curve, command, *table = textwrap.dedent(shown.partition("\n\n")[0]).splitlines()
+    Path("curve.json").write_text(curve)
+    assert run(*command.split()[2:]).splitlines() == table
+
+
 def test_plan_takes_records_with_and_without_temperatures_and_counts(run: Run) -> None:
     run("calibrate", "records.jsonl", "--output", "t.json")
     plan = ["plan", "--curve", "curve.json", "--interpolate", "--concurrency", "96", "--batches", "100"]
     raw = columns(run(*plan, "--records", "records.jsonl"))[1]
     fitted = columns(run(*plan, "--records", "records.jsonl", "--temperatures", "t.json"))[1]
+    shutil.copy("t.json", "renamed")
+    renamed = columns(run(*plan, "--records", "records.jsonl", "--temperatures", "renamed"))[1]
     by_hand = columns(run(*plan, "--records", "records.jsonl", "--temperatures", "1.3,1.7,0.8,1,0.6"))[1]
     counts = columns(run(*plan, "--acceptance", "acceptance.json"))[1]
     assert raw[1] == fitted[1] == by_hand[1]
+    assert renamed == fitted
     assert float(fitted[2]) == pytest.approx(float(by_hand[2]), rel=0.005)
     assert raw != fitted
     assert float(counts[1]) == pytest.approx(float(raw[1]), rel=0.02)

@@ -19,11 +19,11 @@ from thalweg.dspark import (
     MeasuredWorkload,
     PlanRow,
     StepTimeCurve,
-    concurrencies_within,
     graph_sizes,
     plan,
     workload_of_records,
 )
+from thalweg.dspark.planning import concurrencies_within
 from thalweg.interfaces import ConfigError
 
 TABLE = json.loads((Path(__file__).parent / "golden/article_qa_table.json").read_text())

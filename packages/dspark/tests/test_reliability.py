@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from thalweg.dspark import auroc, brier_score, measure_reliability
+from thalweg.dspark.reliability import auroc, brier_score, measure_reliability
 from thalweg.interfaces import ConfigError
 
 PREDICTIONS = np.array([0.1, 0.15, 0.6, 0.7, 0.9])

@@ -11,12 +11,12 @@ from thalweg.dspark.curve_cache import CurveCache
 from thalweg.dspark.curve_file import read_curve, write_curve
 from thalweg.dspark.curve_key import CurveKey
 from thalweg.dspark.estimators import SamplerTimeEstimator, SlopeEstimator
-from thalweg.dspark.planning import PlanRow, Throughput, concurrencies_within, plan
+from thalweg.dspark.planning import PlanRow, Throughput, plan
 from thalweg.dspark.plots import plot_calibration, plot_plan
 from thalweg.dspark.recorder import ConfidenceRecorder
 from thalweg.dspark.records import ConfidenceRecords, join_records, read_records
 from thalweg.dspark.redistribute import redistribute
-from thalweg.dspark.reliability import Reliability, auroc, brier_score, measure_reliability
+from thalweg.dspark.reliability import Reliability
 from thalweg.dspark.temperatures import parse_temperatures
 from thalweg.dspark.workload import Batches, BetaWorkload, MeasuredWorkload, Workload, workload_of_records
 
@@ -41,13 +41,9 @@ __all__ = [
     "ThroughputBudget",
     "Workload",
     "__version__",
-    "auroc",
-    "brier_score",
     "calibrate",
-    "concurrencies_within",
     "graph_sizes",
     "join_records",
-    "measure_reliability",
     "parse_temperatures",
     "plan",
     "plot_calibration",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Sequence
+from pathlib import Path
 
 from thalweg.dspark.acceptance_file import read_survival
 from thalweg.dspark.calibration_file import read_temperatures
@@ -106,7 +107,7 @@ def _workload(arguments: argparse.Namespace) -> BetaWorkload | MeasuredWorkload:
 
 def _workload_of_files(paths: Sequence[str], temperatures: str | None) -> MeasuredWorkload:
     records = join_records([read_records(path) for path in paths])
-    if temperatures is not None and temperatures.endswith(".json"):
+    if temperatures is not None and (temperatures.endswith(".json") or Path(temperatures).is_file()):
         return workload_of_records(records, read_temperatures(temperatures, records.draft_length))
     return workload_of_records(records, parse_temperatures(temperatures or (), records.draft_length))
 
