@@ -22,10 +22,9 @@ def errors(calibration: Calibration) -> list[tuple[float, float]]:
     return [(before.reliability.error, after.reliability.error) for before, after in pairs if before and after]
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2])
-def test_known_temperatures_are_found_within_a_tenth_and_the_error_falls(seed: int) -> None:
-    """40,000 rows: over many seeds the standard deviation is 1 % at the first position and 3 % at the last."""
-    calibration = calibrate(synthetic_records(40_000, seed=seed))
+def test_known_temperatures_are_found_within_a_tenth_and_the_error_falls() -> None:
+    """40,000 rows: over the seeds of `soak` the standard deviation is 1 % at the first position, 3 % at the last."""
+    calibration = calibrate(synthetic_records(40_000))
     assert calibration.temperatures == pytest.approx(TRUE_TEMPERATURES, rel=0.1)
     for before, after in errors(calibration):
         assert after < 0.015
@@ -49,7 +48,7 @@ def test_each_temperature_is_the_likeliest_given_those_before_it() -> None:
     records = synthetic_records(3000, (1.5, 0.5, 2.0), seed=3)
     found = list(calibrate(records).temperatures)
     for j in range(3):
-        grid = np.geomspace(0.2, 5, 1500).tolist()
+        grid = np.geomspace(0.2, 5, 800).tolist()
         likelihoods = [likelihood_by_definition(records, j, [*found[:j], temperature]) for temperature in grid]
         assert found[j] == pytest.approx(grid[int(np.argmax(likelihoods))], rel=0.003)
 
@@ -115,7 +114,7 @@ def test_what_no_temperature_puts_right_stops_at_the_edge_and_says_so(
 @pytest.mark.parametrize("num_accepted", [0, 1, 2])
 def test_confidences_of_zero_and_one_count_as_very_near_them(extreme: float, num_accepted: int) -> None:
     """A few of them, right or wrong, among many good ones: everything stays finite and near the truth."""
-    records = synthetic_records(20_000, (1.5, 0.7), seed=4)
+    records = synthetic_records(8000, (1.5, 0.7), seed=4)
     confidences, counts = records.confidences.copy(), records.num_accepted.copy()
     confidences[:3, 0], counts[:3] = extreme, num_accepted
     calibration = calibrate(ConfidenceRecords(confidences, counts))
@@ -138,8 +137,8 @@ def cut(records: ConfidenceRecords, lengths: NDArray[np.int64]) -> ConfidenceRec
 
 
 def test_rows_that_verified_fewer_drafts_count_where_they_did() -> None:
-    records = synthetic_records(40_000, seed=5)
-    lengths = np.random.default_rng(5).integers(1, 6, 40_000)
+    records = synthetic_records(20_000, seed=5)
+    lengths = np.random.default_rng(5).integers(1, 6, 20_000)
     calibration = calibrate(cut(records, lengths))
     assert [position.num_rows for position in calibration.positions] == [int((lengths > j).sum()) for j in range(5)]
     assert calibration.temperatures == pytest.approx(TRUE_TEMPERATURES, rel=0.15)
