@@ -16,7 +16,7 @@ CASES = (
     ("two layers, tied head, one expert, small window", "quant", 4),
 )
 TEMPERATURES = (1.0, 0.4, 2.5, 0.05, 1.7)
-NUM_STEPS = 4
+NUM_STEPS = 3
 
 
 @pytest.mark.parametrize("number", range(len(CASES)), ids=lambda number: ", ".join(map(str, CASES[number])))
