@@ -1,9 +1,10 @@
-"""Where the recorded vectors of this package are, and how tests read them."""
+"""Where the recorded vectors of this package are, how tests read them, and the helpers of the tests."""
 
 from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ import torch
 from hypothesis import HealthCheck, settings
 
 from thalweg.kernels.testing import from_bf16_bits, load_vectors
+
+sys.path.insert(0, str(Path(__file__).parent))
 
 # A busy machine must not fail a property.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -9,20 +9,12 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from kernels_testing.distributions import random_logprobs
 from torch import Tensor
 
-from thalweg.kernels.reference.sampling import argmax_lowest, draw, log_softmax, uniform
+from thalweg.kernels.reference.sampling import argmax_lowest, draw, uniform
 from thalweg.kernels.reference.verification import ALPHA, Verdicts, judge_drafts, verify_drafts
 from thalweg.kernels.testing import rows_that_depend_on_the_batch, same_bits
-
-
-def random_logprobs(*shape: int, seed: int = 0, scale: float = 2.0, filtered: float = 0.0) -> Tensor:
-    """Distributions over the last axis, a share of whose entries is filtered."""
-    generator = torch.Generator().manual_seed(seed)
-    logits = scale * torch.randn(*shape, generator=generator)
-    is_filtered = torch.rand(*shape, generator=generator) < filtered
-    is_filtered[..., -1] = False
-    return log_softmax(logits.masked_fill(is_filtered, -torch.inf).flatten(0, -2)).view(shape)
 
 
 def judge(logprobs: Tensor, draft_ids: Tensor, draft_logprobs: Tensor, **rest: Tensor) -> Verdicts:

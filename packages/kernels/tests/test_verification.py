@@ -10,10 +10,11 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from kernels_testing.distributions import random_logprobs
 from torch import Tensor
 
 from thalweg.interfaces import ConfigError
-from thalweg.kernels.reference.sampling import COIN, FRESH, RESIDUAL, argmax_lowest, draw, log_softmax, uniform
+from thalweg.kernels.reference.sampling import COIN, FRESH, RESIDUAL, argmax_lowest, draw, uniform
 from thalweg.kernels.reference.verification import (
     ALPHA,
     Verification,
@@ -22,15 +23,6 @@ from thalweg.kernels.reference.verification import (
     verify_drafts,
 )
 from thalweg.kernels.testing import same_bits
-
-
-def random_logprobs(*shape: int, seed: int = 0, scale: float = 2.0, filtered: float = 0.0) -> Tensor:
-    """Distributions over the last axis, a share of whose entries is filtered."""
-    generator = torch.Generator().manual_seed(seed)
-    logits = scale * torch.randn(*shape, generator=generator)
-    is_filtered = torch.rand(*shape, generator=generator) < filtered
-    is_filtered[..., -1] = False
-    return log_softmax(logits.masked_fill(is_filtered, -torch.inf).flatten(0, -2)).view(shape)
 
 
 @st.composite
