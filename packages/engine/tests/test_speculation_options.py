@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,8 @@ from typing import Any
 import pytest
 from engine_testing.scripted import ScriptedDrafter
 
-from thalweg.dspark import read_records
-from thalweg.engine import LLM, EngineConfig, LLMEngine, SamplingParams, build_engine
+from thalweg.dspark import ConfidenceRecorder, read_records
+from thalweg.engine import LLM, EngineConfig, LLMEngine, SamplingParams, build_engine, instruments
 from thalweg.engine.config import Origin
 from thalweg.interfaces import CheckpointError, ConfigError
 from thalweg.model import DraftNetwork, Model, small_config, write_random_checkpoint
@@ -184,15 +185,35 @@ def test_a_drafter_of_the_callers_own_has_its_own_length_and_confidences(build: 
         build(drafter=drafter, confidence_temperatures=(2.0,))
 
 
-def test_a_damaged_drafter_is_refused(checkpoint: str, tmp_path: Path) -> None:
-    (tmp_path / "copy").mkdir()
-    for file in Path(checkpoint).iterdir():
-        (tmp_path / "copy" / file.name).write_bytes(file.read_bytes())
-    index = json.loads((tmp_path / "copy" / "model.safetensors.index.json").read_text())
+@pytest.fixture
+def damaged_checkpoint(checkpoint: str, tmp_path: Path) -> str:
+    """One whose drafter lacks a tensor."""
+    copy = tmp_path / "copy"
+    shutil.copytree(checkpoint, copy)
+    index = json.loads((copy / "model.safetensors.index.json").read_text())
     index["weight_map"] = {name: shard for name, shard in index["weight_map"].items() if "markov_head.head" not in name}
-    (tmp_path / "copy" / "model.safetensors.index.json").write_text(json.dumps(index))
+    (copy / "model.safetensors.index.json").write_text(json.dumps(index))
+    return str(copy)
+
+
+def test_a_damaged_drafter_is_refused(damaged_checkpoint: str) -> None:
     with pytest.raises(CheckpointError, match=r"markov_head\.head"):
-        LLM(tmp_path / "copy", **SETTINGS)
+        LLM(damaged_checkpoint, **SETTINGS)
+
+
+def test_an_engine_that_cannot_be_loaded_leaves_no_file_open(
+    damaged_checkpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorders: list[ConfidenceRecorder] = []
+
+    def open_recorder(path: str, draft_length: int) -> ConfidenceRecorder:
+        recorders.append(ConfidenceRecorder(path, draft_length))
+        return recorders[-1]
+
+    monkeypatch.setattr(instruments, "ConfidenceRecorder", open_recorder)
+    with pytest.raises(CheckpointError, match=r"markov_head\.head"):
+        LLM(damaged_checkpoint, **SETTINGS, confidence_records=tmp_path / "records")
+    assert [recorder.is_recording for recorder in recorders] == [False]
 
 
 def test_temperatures_change_confidences_and_nothing_else(build: Build) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 from thalweg.cache import CacheGeometry, CachePools, MetadataShape, compute_layout
@@ -21,7 +23,6 @@ from thalweg.engine.model_inputs import ModelInputs
 from thalweg.engine.pool_sizes import PoolSizes, size_pools
 from thalweg.engine.runner import StreamRunner
 from thalweg.engine.sample_stage import SampleStage
-from thalweg.engine.speculation_config import SpeculationConfig
 from thalweg.engine.statistics import Capacity
 from thalweg.engine.step_time_curve import check_cache_directory, given_curve, kept_or_measured_curve
 from thalweg.engine.timeline import Timeline
@@ -61,81 +62,38 @@ def build_engine(
     config = settle_config(config, facts, drafter)
     curve = given_curve(config, step_times)
     check_cache_directory(config)
-    tokenizer = Tokenizer.from_file(
-        config.tokenizer or path,
-        bos_token_id=facts.bos_token_id,
-        eos_token_id=facts.eos_token_id,
-        pad_token_id=facts.pad_token_id,
-        vocab_size=facts.vocab_size,
-    )
+    tokenizer = _tokenizer(config, facts, path)
     backend = load_backend(config.backend.name)
-    backend.guard.enabled = config.backend.sync_guard
-    ops = bind(backend.name, dict(config.backend.kernels), config.backend.batch_invariant, registry=backend.registry)
-    draft_length = config.speculation.draft_length or 0
-    geometry = cache_geometry(facts, config, draft_length, has_draft_layers=drafter is None and draft_length > 0)
-    sizes = size_pools(
-        config,
-        compute_layout(geometry),
-        draft_length=draft_length,
-        other_bytes=draft_pool_bytes(config, draft_length, facts.vocab_size),
-    )
-    # Everything that can refuse the options comes before the weights, which may take long to load.
-    scheduler = core(
-        config.scheduler,
-        num_blocks=sizes.num_blocks,
-        num_state_slots=sizes.num_state_slots,
-        block_size=geometry.tokens_per_block,
-        draft_length=draft_length,
-        tail_length=facts.engram_max_ngram_size if facts.engram_layer_ids else 1,
-        vocab_size=facts.vocab_size,
-        flops_model=flops_model(facts),
-    )
-    limits = Limits(facts.vocab_size, config.scheduler.max_model_len, geometry.tokens_per_block, sizes.num_blocks)
-    admission = Admission(tokenizer, limits, config.seed)
-    instruments = Instruments.build(
-        config.statistics,
-        Capacity(
-            max_num_seqs=config.scheduler.max_num_seqs,
-            num_blocks=sizes.num_blocks,
-            num_state_slots=sizes.num_state_slots,
-            num_devices=config.parallel.context,
-            peak_tflops=config.statistics.peak_tflops,
-        ),
-        model_name=config.model or path.name,
-        rank=0 if communicator is None else communicator.rank,
-    )
-    if config.speculation.confidence_records is not None:
-        instruments.record_confidences(config.speculation.confidence_records, draft_length)
-    if model is None:
-        model = Model.load(path, mode=config.mode, arithmetic=config.arithmetic, ops=ops)
-    pools = CachePools(geometry, sizes.num_blocks, sizes.num_state_slots, backend.device)
-    if drafter is None:
-        drafter = checkpoint_drafter(path, model, draft_network, pools, config)
-    device = build_device(
-        backend,
-        ops,
-        model,
-        geometry,
-        sizes,
-        drafter,
-        pools=pools,
-        speculation=config.speculation,
-        max_num_seqs=config.scheduler.max_num_seqs,
-    )
-    inputs = InputBuilder(MetadataShape.of(geometry), compressed_vocabulary(model))
-    if config.speculation.variable_length:
-        is_writer = communicator is None or communicator.rank == 0
-        curve = curve or kept_or_measured_curve(config, path, backend, device, inputs, facts.vocab_size, is_writer)
-        scheduler.set_step_time_curve(list(curve))
-    runner = StreamRunner(
-        backend,
-        device,
-        inputs,
-        has_variable_length=curve is not None,
-        check_lengths=config.backend.check_lengths,
-        timeline=timeline,
-    )
-    instruments.serve("cpu" if backend.name == "cpu" else "gpu")
+    ops = _ops(config, backend)
+    geometry = cache_geometry(facts, config, _draft_length(config), has_draft_layers=drafter is None)
+    sizes = _sizes(config, facts, geometry)
+    scheduler = _scheduler(core, config, facts, geometry, sizes)
+    admission = _admission(config, facts, tokenizer, geometry, sizes)
+    instruments = _instruments(config, sizes, path, rank=0 if communicator is None else communicator.rank)
+    # Everything that can refuse the options stands above: the weights may take long to load.
+    with ExitStack() as on_failure:
+        on_failure.callback(instruments.close)
+        if model is None:
+            model = Model.load(path, mode=config.mode, arithmetic=config.arithmetic, ops=ops)
+        pools = CachePools(geometry, sizes.num_blocks, sizes.num_state_slots, backend.device)
+        if drafter is None:
+            drafter = checkpoint_drafter(path, model, draft_network, pools, config)
+        device = _device(config, backend, ops, model, pools, sizes, drafter)
+        inputs = InputBuilder(MetadataShape.of(geometry), compressed_vocabulary(model))
+        if config.speculation.variable_length:
+            is_writer = instruments.rank == 0
+            curve = curve or kept_or_measured_curve(config, path, backend, device, inputs, facts.vocab_size, is_writer)
+            scheduler.set_step_time_curve(list(curve))
+        runner = StreamRunner(
+            backend,
+            device,
+            inputs,
+            has_variable_length=curve is not None,
+            check_lengths=config.backend.check_lengths,
+            timeline=timeline,
+        )
+        instruments.serve("cpu" if backend.name == "cpu" else "gpu")
+        on_failure.pop_all()
     _LOG.info("loaded %s: %d cache blocks, %d state slots", path, sizes.num_blocks, sizes.num_state_slots)
     return LLMEngine(
         scheduler,
@@ -150,53 +108,13 @@ def build_engine(
     )
 
 
-def build_device(
-    backend: Backend,
-    ops: Any,
-    model: Model,
-    geometry: CacheGeometry,
-    sizes: PoolSizes,
-    drafter: Drafter | None = None,
-    *,
-    pools: CachePools | None = None,
-    speculation: SpeculationConfig | None = None,
-    max_num_seqs: int = 0,
-) -> ModelDevice:
-    """The device work of a model.
-
-    pools: the cache, where the drafter has it already; None makes one. speculation: how drafts are verified, None = by
-    default. max_num_seqs: sequences that may have drafts.
-    """
-    upload = Uploader(backend)
-    speculation = SpeculationConfig() if speculation is None else speculation
-    stage = SampleStage(
-        backend,
-        ops,
-        upload,
-        vocab_size=model.config.vocab_size,
-        num_draft_slots=1 + max_num_seqs,
-        drafter=drafter,
-        verification=speculation.verification,
-        draft_positions=speculation.draft_positions,
-    )
-    inputs = ModelInputs(
-        backend,
-        ops,
-        upload,
-        MetadataShape.of(geometry),
-        sizes.table_width,
-        compressed_vocabulary(model),
-        model.config.vocab_size,
-    )
-    if pools is None:
-        pools = CachePools(geometry, sizes.num_blocks, sizes.num_state_slots, backend.device)
-    return ModelDevice(model, pools, inputs, stage, drafter)
-
-
 def cache_geometry(
     facts: ModelConfig, config: EngineConfig, draft_length: int = 0, *, has_draft_layers: bool = False
 ) -> CacheGeometry:
-    """What the cache layout needs to know about a checkpoint. has_draft_layers: its drafter keeps windows, too."""
+    """What the cache layout needs to know about a checkpoint.
+
+    has_draft_layers: drafts come from its drafter, whose layers keep windows, too.
+    """
     return CacheGeometry(
         num_layers=facts.num_hidden_layers,
         compress_ratios=facts.compress_ratios[: facts.num_hidden_layers],
@@ -205,7 +123,7 @@ def cache_geometry(
         head_dim=facts.head_dim,
         index_head_dim=facts.index_head_dim,
         window_size=facts.sliding_window,
-        num_draft_layers=facts.num_draft_layers if has_draft_layers else 0,
+        num_draft_layers=facts.num_draft_layers if has_draft_layers and draft_length else 0,
         draft_length=draft_length,
         fp4_main=facts.use_fp4_sparse_kv,
         plain=config.mode == "plain",
@@ -219,3 +137,92 @@ def compressed_vocabulary(model: Model) -> CompressedVocabulary:
     return CompressedVocabulary(
         model.vocabulary.compressed_ids, model.vocabulary.pad_id, model.config.engram_max_ngram_size
     )
+
+
+def _draft_length(config: EngineConfig) -> int:
+    """Of a settled configuration."""
+    return config.speculation.draft_length or 0
+
+
+def _tokenizer(config: EngineConfig, facts: ModelConfig, path: Path) -> Tokenizer:
+    return Tokenizer.from_file(
+        config.tokenizer or path,
+        bos_token_id=facts.bos_token_id,
+        eos_token_id=facts.eos_token_id,
+        pad_token_id=facts.pad_token_id,
+        vocab_size=facts.vocab_size,
+    )
+
+
+def _ops(config: EngineConfig, backend: Backend) -> Any:
+    options = config.backend
+    backend.guard.enabled = options.sync_guard
+    return bind(backend.name, dict(options.kernels), options.batch_invariant, registry=backend.registry)
+
+
+def _sizes(config: EngineConfig, facts: ModelConfig, geometry: CacheGeometry) -> PoolSizes:
+    draft_length = _draft_length(config)
+    pool_bytes = draft_pool_bytes(config, draft_length, facts.vocab_size)
+    return size_pools(config, compute_layout(geometry), draft_length=draft_length, other_bytes=pool_bytes)
+
+
+def _scheduler(
+    core: Callable[..., Any], config: EngineConfig, facts: ModelConfig, geometry: CacheGeometry, sizes: PoolSizes
+) -> Any:
+    return core(
+        config.scheduler,
+        num_blocks=sizes.num_blocks,
+        num_state_slots=sizes.num_state_slots,
+        block_size=geometry.tokens_per_block,
+        draft_length=_draft_length(config),
+        tail_length=facts.engram_max_ngram_size if facts.engram_layer_ids else 1,
+        vocab_size=facts.vocab_size,
+        flops_model=flops_model(facts),
+    )
+
+
+def _admission(
+    config: EngineConfig, facts: ModelConfig, tokenizer: Tokenizer, geometry: CacheGeometry, sizes: PoolSizes
+) -> Admission:
+    limits = Limits(facts.vocab_size, config.scheduler.max_model_len, geometry.tokens_per_block, sizes.num_blocks)
+    return Admission(tokenizer, limits, config.seed)
+
+
+def _instruments(config: EngineConfig, sizes: PoolSizes, path: Path, *, rank: int) -> Instruments:
+    capacity = Capacity(
+        max_num_seqs=config.scheduler.max_num_seqs,
+        num_blocks=sizes.num_blocks,
+        num_state_slots=sizes.num_state_slots,
+        num_devices=config.parallel.context,
+        peak_tflops=config.statistics.peak_tflops,
+    )
+    instruments = Instruments.build(config.statistics, capacity, model_name=config.model or path.name, rank=rank)
+    if config.speculation.confidence_records is not None:
+        instruments.record_confidences(config.speculation.confidence_records, _draft_length(config))
+    return instruments
+
+
+def _device(
+    config: EngineConfig,
+    backend: Backend,
+    ops: Any,
+    model: Model,
+    pools: CachePools,
+    sizes: PoolSizes,
+    drafter: Drafter | None,
+) -> ModelDevice:
+    upload = Uploader(backend)
+    vocab_size = model.config.vocab_size
+    stage = SampleStage(
+        backend,
+        ops,
+        upload,
+        vocab_size=vocab_size,
+        num_draft_slots=1 + config.scheduler.max_num_seqs,
+        drafter=drafter,
+        verification=config.speculation.verification,
+        draft_positions=config.speculation.draft_positions,
+    )
+    shape, vocabulary = MetadataShape.of(pools.geometry), compressed_vocabulary(model)
+    inputs = ModelInputs(backend, ops, upload, shape, sizes.table_width, vocabulary, vocab_size)
+    return ModelDevice(model, pools, inputs, stage, drafter)
