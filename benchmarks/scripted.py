@@ -46,8 +46,7 @@ class SleepingDevice:
         tokens = torch.full((num_rows,), TOKEN, dtype=torch.int32)
         none = torch.zeros((num_rows, 0), dtype=torch.int32)
         confidences = torch.zeros((num_rows, 0))
-        is_broken, faults = torch.zeros(num_rows, dtype=torch.bool), torch.zeros(2, dtype=torch.int32)
-        host = HostCopies(tokens, none, none, confidences, is_broken, tokens, confidences, faults)
+        host = HostCopies(tokens, none, none, confidences, torch.zeros(num_rows, dtype=torch.bool), tokens)
         return Sampled(tokens, torch.zeros_like(tokens), none, confidences, host)
 
     def close(self) -> None:

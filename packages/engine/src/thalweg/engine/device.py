@@ -59,10 +59,10 @@ class HostCopies:
     """bool [N]"""
     context_lengths: torch.Tensor
     """int32 [N]"""
-    accept_probs: torch.Tensor
+    accept_probs: torch.Tensor | None = None
     """float32 [N, G] how likely each draft of this step was to be accepted; NaN where none was verified."""
-    draft_faults: torch.Tensor
-    """int32 [2] what the drafter got wrong: unusable ids, confidences outside 0..1."""
+    draft_faults: torch.Tensor | None = None
+    """int32 [2] what the drafter got wrong: unusable ids, confidences outside 0..1. None: it was not asked."""
 
 
 @dataclass(frozen=True, slots=True)

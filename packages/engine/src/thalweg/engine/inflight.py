@@ -49,8 +49,8 @@ class Collected:
     """Inside the model."""
     sampler_s: float
     """Drawing, verifying and drafting."""
-    accept_probs: NDArray[np.float32]
-    """[N, G] how likely each draft was to be accepted; NaN where none was verified."""
+    accept_probs: NDArray[np.float32] | None = None
+    """[N, G] how likely each draft was to be accepted, NaN where none was verified; None for a step without drafts."""
     draft_faults: tuple[int, int] = (0, 0)
     """What was wrong with the next drafts: unusable ids, confidences outside 0..1."""
 

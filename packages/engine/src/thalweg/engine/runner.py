@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TypeVar
 
 import numpy as np
@@ -98,8 +99,7 @@ class StreamRunner:
             raise InvariantError(f"step {step.plan.step} was not sampled yet")
         step.sampled_event.wait()
         if step.sampled is None:
-            nothing = _no_rows(step.plan)
-            return Collected(nothing, np.zeros(0, np.bool_), 0.0, 0.0, nothing.confidences)
+            return Collected(_no_rows(step.plan), np.zeros(0, np.bool_), 0.0, 0.0)
         host = step.sampled.value.host
         if self._check_lengths and step.correction is not None:
             check_context_lengths(step.plan, step.correction, _ints(host.context_lengths))
@@ -111,15 +111,11 @@ class StreamRunner:
             confidences=host.confidences.numpy().astype(np.float32, copy=False),
             row_status=None,
         )
+        collected = Collected(result, host.broken_rows.numpy(), step.device_s["forward"], step.device_s["sample"])
+        if host.accept_probs is None or host.draft_faults is None:
+            return collected
         illegal_ids, bad_confidences = host.draft_faults.tolist()
-        return Collected(
-            result,
-            host.broken_rows.numpy(),
-            step.device_s["forward"],
-            step.device_s["sample"],
-            host.accept_probs.numpy(),
-            (illegal_ids, bad_confidences),
-        )
+        return replace(collected, accept_probs=host.accept_probs.numpy(), draft_faults=(illegal_ids, bad_confidences))
 
     def close(self) -> None:
         """Finish what is queued, end the backend's threads, and let go of weights and cache."""

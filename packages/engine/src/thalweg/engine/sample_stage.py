@@ -14,7 +14,7 @@ from thalweg.engine.device import HostCopies, Prepared, Sampled
 from thalweg.engine.draft_checks import CheckedDrafts, check_drafts
 from thalweg.engine.draft_pool import DraftPool
 from thalweg.engine.draft_sampler import DraftPositions, SeededDraftSampler
-from thalweg.engine.sampler import Sampler
+from thalweg.engine.sampler import Draws, Sampler
 from thalweg.engine.sampler_inputs import SamplerInputs
 from thalweg.engine.upload import Uploader
 from thalweg.engine.verifier import Verified, Verifier
@@ -58,12 +58,18 @@ class SampleStage:
     def run(self, prepared: Prepared, logits: torch.Tensor, inputs: SamplerInputs) -> Sampled:
         """Queue the work of one step. logits: float32 [S, V]; may be overwritten."""
         if not inputs.has_drafts:
-            draws = self._sampler.sample(logits, inputs)
-            return self._result(prepared, Verified.without_drafts(draws), _no_drafts(draws.token_ids))
+            return self._without_drafts(prepared, self._sampler.sample(logits, inputs))
         if self._drafter is None:
             raise InvariantError("the plan carries drafts, but there is no drafter")
         verified = self._verifier.verify(prepared, logits, inputs, self._drafter.draft_length)
-        return self._result(prepared, verified, self._propose(self._drafter, prepared, verified, inputs))
+        drafts = self._propose(self._drafter, prepared, verified, inputs)
+        return self._result(prepared, verified, drafts.token_ids, drafts.confidences, drafts.faults)
+
+    def _without_drafts(self, prepared: Prepared, draws: Draws) -> Sampled:
+        """One draw per sequence, and nothing proposed."""
+        nothing = draws.token_ids.new_empty((draws.token_ids.shape[0], 0))
+        verified = Verified(draws.token_ids, draws.broken_rows, torch.zeros_like(draws.token_ids), nothing)
+        return self._result(prepared, verified, nothing, nothing.float())
 
     def _propose(
         self, drafter: Drafter, prepared: Prepared, verified: Verified, inputs: SamplerInputs
@@ -91,25 +97,26 @@ class SampleStage:
         emitted = torch.cat((verified.token_ids[:, None], verified.accepted_ids), dim=1)
         return confidences.masked_fill(((emitted == eos) & (eos >= 0)).any(1, keepdim=True), 0.0)
 
-    def _result(self, prepared: Prepared, verified: Verified, drafts: CheckedDrafts) -> Sampled:
+    def _result(
+        self,
+        prepared: Prepared,
+        verified: Verified,
+        draft_ids: torch.Tensor,
+        confidences: torch.Tensor,
+        faults: torch.Tensor | None = None,
+    ) -> Sampled:
         host = HostCopies(
             token_ids=self._to_host(verified.token_ids),
             accepted_ids=self._to_host(verified.accepted_ids),
-            draft_ids=self._to_host(drafts.token_ids),
-            confidences=self._to_host(drafts.confidences),
+            draft_ids=self._to_host(draft_ids),
+            confidences=self._to_host(confidences),
             broken_rows=self._to_host(verified.broken_rows),
             context_lengths=self._to_host(prepared.context_lengths),
-            accept_probs=self._to_host(verified.accept_probs),
-            draft_faults=self._to_host(drafts.faults),
+            accept_probs=None if verified.accept_probs is None else self._to_host(verified.accept_probs),
+            draft_faults=None if faults is None else self._to_host(faults),
         )
-        return Sampled(verified.token_ids, verified.num_accepted, drafts.token_ids, drafts.confidences, host)
+        return Sampled(verified.token_ids, verified.num_accepted, draft_ids, confidences, host)
 
     def _to_host(self, tensor: torch.Tensor) -> torch.Tensor:
         copy: torch.Tensor = self._backend.copy_to_host(tensor)[0]
         return copy
-
-
-def _no_drafts(token_ids: torch.Tensor) -> CheckedDrafts:
-    """The drafts of a step that proposes none. token_ids: int32 [N]."""
-    nothing = token_ids.new_empty((token_ids.shape[0], 0))
-    return CheckedDrafts(nothing, nothing.float(), nothing.bool(), token_ids.new_zeros(2))

@@ -6,7 +6,7 @@ Letters: N sequences, T query tokens, G draft length, V vocabulary.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
 import torch
 
@@ -31,16 +31,8 @@ class Verified:
     """int32 [N]"""
     accepted_ids: torch.Tensor
     """int32 [N, G] accepted drafts, then -1."""
-    accept_probs: torch.Tensor
-    """float32 [N, G] of each draft, NaN where none was verified."""
-
-    @classmethod
-    def without_drafts(cls, draws: Draws) -> Self:
-        """Of a step that verifies none: one draw per sequence."""
-        nothing = draws.token_ids.new_empty((draws.token_ids.shape[0], 0))
-        return cls(
-            draws.token_ids, draws.broken_rows, torch.zeros_like(draws.token_ids), nothing, nothing.to(torch.float32)
-        )
+    accept_probs: torch.Tensor | None = None
+    """float32 [N, G] of each draft, NaN where none was verified; None for a step without drafts."""
 
 
 class Verifier:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from thalweg.interfaces import StepKind, StepOutcome, StepPlan
+from thalweg.interfaces import StepOutcome, StepPlan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,14 +28,14 @@ class StepRecord:
     moe_load: tuple[float, float] | None = None
     """(mean, maximum) tokens per rank of the experts, summed over layers; None while nobody measures it."""
     accept_probs: NDArray[np.float32] | None = None
-    """[N, G] how likely each draft of a decode step was to be accepted, NaN where none was verified; None = unknown."""
+    """[N, G] how likely each draft of the step was to be accepted, NaN where none was verified; None = no drafts."""
     draft_faults: tuple[int, int] = (0, 0)
     """What the drafter got wrong in this step: unusable ids, confidences outside 0..1."""
 
     @property
     def confidence_errors(self) -> NDArray[np.float64]:
         """[n] how far the drafter's confidence was off, of the verified drafts of which it is known."""
-        if self.accept_probs is None or self.plan.kind is StepKind.PREFILL:
+        if self.accept_probs is None:
             return np.zeros(0)
         errors = np.abs(self.accept_probs.astype(np.float64) - self.outcome.verified_confidences)
         known: NDArray[np.float64] = errors[~np.isnan(errors)]
