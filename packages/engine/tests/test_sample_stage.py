@@ -186,6 +186,43 @@ def test_places_that_the_sampler_drew_keep_what_it_drew_and_others_stand_for_the
     np.testing.assert_allclose(second.host.accept_probs[:, 2], torch.softmax(table, 0)[4].expand(5), atol=1e-4)
 
 
+@pytest.mark.parametrize("verification", ["rejection", "coupled"])
+@pytest.mark.parametrize("earlier", [[0.0, 0.0], [5.0, 0.0], [0.3, 5.0]])
+def test_what_a_slot_held_before_changes_nothing_for_its_next_owner(verification: str, earlier: list[float]) -> None:
+    table = torch.randn(VOCAB, generator=torch.Generator().manual_seed(3))
+
+    def serve(stage: SampleStage) -> list[list[Any]]:
+        """Two steps of new sequences: the first verifies placeholders, the second what the first one drew."""
+        first = step(stage, table, [[VOCAB - 1] * DRAFTS] * 2, temperatures=[1.0, 0.7])
+        second = step(stage, table, first.draft_ids.tolist(), temperatures=[1.0, 0.7], read_slots=[1, 2], context=24)
+        return [
+            [sampled.token_ids.tolist(), sampled.draft_ids.tolist(), sampled.host.accept_probs.tolist()]
+            for sampled in (first, second)
+            if sampled.host.accept_probs is not None
+        ]
+
+    used = make_stage(verification=verification)
+    drafts = step(used, table, [[]] * 2, temperatures=earlier).draft_ids.tolist()
+    step(used, table, drafts, temperatures=earlier, read_slots=[1, 2])
+    assert serve(used) == serve(make_stage(verification=verification))
+
+
+def test_what_was_drawn_stays_whatever_a_drafter_does_to_the_tensors_it_got() -> None:
+    def tamper(rows: DraftRows, sampler: DraftSampler) -> tuple[torch.Tensor, torch.Tensor]:
+        table = torch.randn(DRAFTS, VOCAB, generator=torch.Generator().manual_seed(4))
+        drafts = [sampler.sample(place, table[place].repeat(4, 1)) for place in range(DRAFTS)]
+        for draft in drafts:
+            draft.add_(1).remainder_(VOCAB)
+        return torch.stack(drafts, 1), torch.full((4, DRAFTS), 0.5)
+
+    for temperatures in ([1.0] * 4, [0.0] * 4, [0.0, 1.0, 0.0, 1.0]):
+        expected = step(make_stage(), peaked(7), [[]] * 4, temperatures=temperatures)
+        found = step(make_stage(tamper), peaked(7), [[]] * 4, temperatures=temperatures)
+        assert found.draft_ids.tolist() == expected.draft_ids.tolist()
+        assert found.host.draft_faults is not None
+        assert found.host.draft_faults.tolist() == [4 * DRAFTS, 0]
+
+
 def bad_drafts(rows: DraftRows, sampler: DraftSampler) -> tuple[torch.Tensor, torch.Tensor]:
     count = rows.sequence_ids.size
     drafts = torch.tensor([[-1, 2, 10**12], [1, VOCAB, 3]])[:count]

@@ -1,6 +1,6 @@
 """How drafts are drawn: with the parameters of their request, from random streams of their own.
 
-Letters: N sequences, G draft length, V vocabulary.
+Letters: N sequences, R of them drawn at random, G draft length, V vocabulary.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from thalweg.engine.draft_pool import DraftPool
-from thalweg.engine.drawn_rows import drawn_rows
+from thalweg.engine.drawn_rows import DrawnRows, drawn_rows
 from thalweg.engine.sampler import zero_broken_rows
 from thalweg.engine.sampler_inputs import ROW_POSITION_STRIDE, SamplerInputs
 from thalweg.engine.upload import Uploader
@@ -62,7 +62,9 @@ class SeededDraftSampler:
             np.arange(inputs.sequence_ids.size),
             seed_offset=0 if pool is None else DRAFT_SEED_OFFSET,
         )
-        self._write_slots = None if self._drawn is None else upload(inputs.draft_write_slots[self._drawn.host_rows])
+        self._write_slots: torch.Tensor | None = None
+        if pool is not None and self._drawn is not None:
+            self._write_slots = upload(inputs.draft_write_slots[self._drawn.host_rows])
         self.drawn: list[torch.Tensor] = []
         """int32 [N] per place so far."""
 
@@ -80,9 +82,8 @@ class SeededDraftSampler:
         if drawn is None:
             token_ids: torch.Tensor = ops.argmax_lowest(logits)
         else:
-            positions = drawn.part(draft_positions(self._first_positions, place, self._rule))
-            token_ids = drawn.among(lambda: ops.argmax_lowest(logits), self._draw(place, drawn.part(logits), positions))
-        self.drawn.append(token_ids)
+            token_ids = drawn.among(lambda: ops.argmax_lowest(logits), self._draw(place, drawn, drawn.part(logits)))
+        self.drawn.append(token_ids.clone())  # the drafter may change its own
         return token_ids
 
     def keep(self, is_certain: torch.Tensor) -> None:
@@ -90,14 +91,13 @@ class SeededDraftSampler:
         if self._pool is not None and self._drawn is not None and self._write_slots is not None:
             self._pool.store_certain(self._write_slots, self._drawn.part(is_certain))
 
-    def _draw(self, place: int, logits: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-        drawn = self._drawn
-        assert drawn is not None
-        if self._pool is None:
+    def _draw(self, place: int, drawn: DrawnRows, logits: torch.Tensor) -> torch.Tensor:
+        """Ids int32 [R] of the drawn rows. logits: float32 [R, V] of those."""
+        positions = drawn.part(draft_positions(self._first_positions, place, self._rule))
+        if self._pool is None or self._write_slots is None:
             coupled: torch.Tensor = self._ops.coupled_tokens(logits, *drawn.filters, drawn.seeds, positions)
             return coupled
         logprobs = self._ops.filtered_logprobs(logits, *drawn.filters)
-        assert self._write_slots is not None
         self._pool.store(place, self._write_slots, logprobs)
         fresh: torch.Tensor = self._ops.draw(logprobs.exp(), self._ops.uniform(drawn.seeds, positions))
         return fresh
