@@ -198,7 +198,6 @@ def test_what_a_slot_held_before_changes_nothing_for_its_next_owner(verification
         return [
             [sampled.token_ids.tolist(), sampled.draft_ids.tolist(), sampled.host.accept_probs.tolist()]
             for sampled in (first, second)
-            if sampled.host.accept_probs is not None
         ]
 
     used = make_stage(verification=verification)
@@ -219,7 +218,6 @@ def test_what_was_drawn_stays_whatever_a_drafter_does_to_the_tensors_it_got() ->
         expected = step(make_stage(), peaked(7), [[]] * 4, temperatures=temperatures)
         found = step(make_stage(tamper), peaked(7), [[]] * 4, temperatures=temperatures)
         assert found.draft_ids.tolist() == expected.draft_ids.tolist()
-        assert found.host.draft_faults is not None
         assert found.host.draft_faults.tolist() == [4 * DRAFTS, 0]
 
 

@@ -11,16 +11,18 @@ import pytest
 import torch
 from engine_testing.bench import Bench, params
 from engine_testing.cores import CORES
+from engine_testing.scripted import ScriptedDrafter
 
 from thalweg.cache import MetadataShape
 from thalweg.dspark import StepTimeCurve
-from thalweg.engine import EngineConfig, step_time_profile
+from thalweg.engine import EngineConfig, step_time_curve, step_time_profile
 from thalweg.engine.inputs import DecodeInputs, InputBuilder
 from thalweg.engine.step_time_curve import curve_key, size_on_curve
 from thalweg.engine.step_time_profile import NUM_TIMED, measure_step_times, profile_sizes
 from thalweg.engine.token_rows import CompressedVocabulary
 from thalweg.engine.tokenizer import Tokenizer
 from thalweg.kernels.backends.cpu import CpuBackend
+from thalweg.model import small_config
 
 VOCAB = 50
 
@@ -81,19 +83,37 @@ def test_a_size_between_two_points_counts_as_the_larger() -> None:
 
 
 def test_curves_of_other_deployments_have_other_keys(monkeypatch: pytest.MonkeyPatch) -> None:
-    config, model, sizes = EngineConfig(), Path("/models/a"), (1, 2, 4)
-    digest = curve_key(config, model, sizes).digest
-    assert curve_key(EngineConfig(), model, sizes).digest == digest
-    others = [
-        curve_key(config, Path("/models/b"), sizes),
-        curve_key(config, model, (1, 2)),
-        curve_key(config.with_options(arithmetic="float32"), model, sizes),
-        curve_key(config.with_options(mode="plain"), model, sizes),
-        curve_key(config.with_options(draft_length=3), model, sizes),
-        curve_key(config.with_options(kernels=(("rms_norm", "other"),)), model, sizes),
+    first: dict[str, Any] = {
+        "config": EngineConfig(),
+        "path": Path("/models/a"),
+        "facts": small_config(),
+        "drafter": None,
+        "sizes": (1, 2, 4),
+    }
+    digest = curve_key(**first).digest
+    assert curve_key(**(first | {"config": EngineConfig(), "facts": small_config()})).digest == digest
+    config = first["config"]
+    changes: list[dict[str, Any]] = [
+        {"path": Path("/models/b")},
+        {"facts": small_config(hidden_size=2 * small_config().hidden_size)},
+        {"drafter": ScriptedDrafter(None, 2)},  # type: ignore[arg-type]
+        {"sizes": (1, 2)},
+        {"config": config.with_options(arithmetic="float32")},
+        {"config": config.with_options(mode="plain")},
+        {"config": config.with_options(draft_length=3)},
+        {"config": config.with_options(kernels=(("rms_norm", "other"),))},
     ]
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 77)
-    others.append(curve_key(config, model, sizes))
+    others = [curve_key(**(first | change)) for change in changes]
+    for module, name, value in (
+        (torch, "get_num_threads", lambda: 77),
+        (step_time_curve, "__version__", "77"),
+        (step_time_curve, "kernels_version", "77"),
+        (step_time_curve, "model_version", "77"),
+        (step_time_curve, "processor_name", lambda: "another"),
+    ):
+        with monkeypatch.context() as patched:
+            patched.setattr(module, name, value)
+            others.append(curve_key(**first))
     assert len({digest, *(other.digest for other in others)}) == 1 + len(others)
 
 

@@ -81,8 +81,9 @@ def build_engine(
         device = _device(config, backend, ops, model, pools, sizes, drafter)
         inputs = InputBuilder(MetadataShape.of(geometry), compressed_vocabulary(model))
         if config.speculation.variable_length:
-            is_writer = instruments.rank == 0
-            curve = curve or kept_or_measured_curve(config, path, backend, device, inputs, facts.vocab_size, is_writer)
+            curve = curve or kept_or_measured_curve(
+                config, path, facts, drafter, backend, device, inputs, is_writer=instruments.rank == 0
+            )
             scheduler.set_step_time_curve(list(curve))
         runner = StreamRunner(
             backend,

@@ -15,7 +15,10 @@ from thalweg.engine.config import EngineConfig
 from thalweg.engine.device import Device
 from thalweg.engine.inputs import InputBuilder
 from thalweg.engine.step_time_profile import measure_step_times, profile_sizes
-from thalweg.interfaces import Backend, ConfigError, shown
+from thalweg.interfaces import Backend, ConfigError, Drafter, shown
+from thalweg.kernels.__about__ import __version__ as kernels_version
+from thalweg.model import ModelConfig
+from thalweg.model.__about__ import __version__ as model_version
 
 
 def given_curve(config: EngineConfig, points: Sequence[tuple[int, float]]) -> StepTimeCurve | None:
@@ -38,27 +41,33 @@ def given_curve(config: EngineConfig, points: Sequence[tuple[int, float]]) -> St
 
 def kept_or_measured_curve(
     config: EngineConfig,
-    model: Path,
+    path: Path,
+    facts: ModelConfig,
+    drafter: Drafter | None,
     backend: Backend,
     device: Device,
     inputs: InputBuilder,
-    vocab_size: int,
+    *,
     is_writer: bool,
 ) -> StepTimeCurve:
     """The newest curve that an earlier start kept of this deployment, or a new measurement.
 
-    config: settled. is_writer: keep what was measured. What the disk does is logged and changes nothing else.
+    config: settled. path, facts: of the checkpoint. is_writer: keep what was measured. What the disk does is logged and
+    changes nothing else.
     """
     draft_length = config.speculation.draft_length or 0
     sizes = profile_sizes(config.scheduler.max_num_seqs * (1 + draft_length))
 
     def measure() -> StepTimeCurve:
-        return measure_step_times(backend, device, inputs, sizes, draft_length=draft_length, vocab_size=vocab_size)
+        return measure_step_times(
+            backend, device, inputs, sizes, draft_length=draft_length, vocab_size=facts.vocab_size
+        )
 
     directory = config.speculation.curve_cache_dir
     if directory is None:
         return measure()
-    cache, key = CurveCache(directory, config.speculation.curve_cache_ttl_s), curve_key(config, model, sizes)
+    cache = CurveCache(directory, config.speculation.curve_cache_ttl_s)
+    key = curve_key(config, path, facts, drafter, sizes)
     curve = cache.load(key)
     if curve is None:
         curve = measure()
@@ -79,16 +88,23 @@ def check_cache_directory(config: EngineConfig) -> None:
         raise ConfigError(f"curve_cache_dir is {shown(directory)}; it must be a directory, or not exist yet")
 
 
-def curve_key(config: EngineConfig, model: Path, sizes: Sequence[int]) -> CurveKey:
-    """Everything that the time of a forward pass depends on, for a settled configuration."""
+def curve_key(
+    config: EngineConfig, path: Path, facts: ModelConfig, drafter: Drafter | None, sizes: Sequence[int]
+) -> CurveKey:
+    """Everything that the time of a forward pass depends on, for a settled configuration.
+
+    facts: those of the checkpoint at this path, so that another one in the same place has another key. drafter: it
+    takes part in the pass.
+    """
     parallel, backend = config.parallel, config.backend
     toolchain = (
         f"python {platform.python_version()}, torch {torch.__version__}, threads {torch.get_num_threads()}, "
+        f"kernels {kernels_version}, model {model_version}, drafter {type(drafter).__qualname__}, "
         f"mode {config.mode}, arithmetic {config.arithmetic}, draft length {config.speculation.draft_length}, "
-        f"kernels {backend.kernels}, batch invariant {backend.batch_invariant}, graphs {backend.graphs}"
+        f"providers {backend.kernels}, batch invariant {backend.batch_invariant}, graphs {backend.graphs}"
     )
     return CurveKey(
-        model=str(model.resolve()),
+        model=f"{path.resolve()}: {facts}",
         sizes=tuple(sizes),
         device_name=f"{backend.name}: {processor_name()}",
         package_version=__version__,
