@@ -54,6 +54,9 @@ def test_a_random_checkpoint_can_have_a_drafter(tmp_path: Path, capsys: pytest.C
     assert main(["config", "--model", str(tmp_path / "1")]) == 0
     rows = {line.split()[0]: line.split()[1:] for line in capsys.readouterr().out.splitlines() if line}
     assert rows["draft_length"] == ["5", "checkpoint"]
+    wrong_number = ["--confidence-temperatures", "1,2,3"]
+    assert main(["config", "--model", str(tmp_path / "1"), *wrong_number]) == 2
+    assert "there are 3 temperatures" in capsys.readouterr().err
 
 
 def test_a_config_decides_the_dimensions(checkpoint: str, tmp_path: Path) -> None:

@@ -15,12 +15,7 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger(__name__)
 
 
-def longest_draft(facts: ModelConfig) -> int:
-    """Tokens that the checkpoint's drafter was trained to propose per step; 0 without one."""
-    return facts.dspark_block_size if facts.num_draft_layers else 0
-
-
-def settle_config(config: EngineConfig, facts: ModelConfig, drafter: Drafter | None) -> EngineConfig:
+def settle_config(config: EngineConfig, facts: ModelConfig, drafter: Drafter | None = None) -> EngineConfig:
     """The configuration for this checkpoint and this drafter; None = the checkpoint's.
 
     Raises ConfigError for options that they cannot serve.
@@ -29,7 +24,7 @@ def settle_config(config: EngineConfig, facts: ModelConfig, drafter: Drafter | N
         _check_own(config, drafter)
     config = config.for_checkpoint(
         max_position_embeddings=facts.max_position_embeddings,
-        draft_length=longest_draft(facts) if drafter is None else drafter.draft_length,
+        draft_length=_longest_draft(facts) if drafter is None else drafter.draft_length,
     )
     options = config.speculation
     if options.draft_length:
@@ -56,6 +51,11 @@ def checkpoint_drafter(
 
     network = DraftNetwork.load(path, model) if network is None else network
     return CachedDrafter(network, views, draft_length, config.speculation.temperatures(draft_length))
+
+
+def _longest_draft(facts: ModelConfig) -> int:
+    """Tokens that the checkpoint's drafter was trained to propose per step; 0 without one."""
+    return facts.dspark_block_size if facts.num_draft_layers else 0
 
 
 def _check_own(config: EngineConfig, drafter: Drafter) -> None:

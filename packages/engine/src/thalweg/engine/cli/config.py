@@ -44,13 +44,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _settled(config: EngineConfig, directory: Path) -> EngineConfig:
     """With the defaults that depend on the checkpoint."""
-    from thalweg.engine.drafting import longest_draft
+    from thalweg.engine.drafting import settle_config
     from thalweg.model import ModelConfig
 
-    facts = ModelConfig.from_file(directory)
-    return config.for_checkpoint(
-        max_position_embeddings=facts.max_position_embeddings, draft_length=longest_draft(facts)
-    )
+    return settle_config(config, ModelConfig.from_file(directory))
 
 
 def _unknown_note(name: str, close: str | None) -> str:
