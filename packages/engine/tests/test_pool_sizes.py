@@ -4,6 +4,7 @@ import pytest
 
 from thalweg.cache import CacheGeometry, compute_layout
 from thalweg.engine.config import EngineConfig
+from thalweg.engine.draft_pool import draft_pool_bytes
 from thalweg.engine.pool_sizes import host_memory_bytes, size_pools
 from thalweg.interfaces import CacheLayout, CapacityError
 
@@ -78,6 +79,23 @@ def test_more_blocks_than_the_device_holds_are_refused_before_anything_is_alloca
     slots = EngineConfig.build(environ={}, max_model_len=500, num_blocks=9, slot_ratio=1e9)
     with pytest.raises(CapacityError, match=r"num_blocks is 9; with .* state slots"):
         size_pools(slots, layout, total_bytes=GIB)
+
+
+def test_what_is_kept_of_drafts_leaves_the_cache_less(layout: CacheLayout) -> None:
+    config = EngineConfig.build(environ={}, max_num_seqs=7, max_model_len=4096, memory_fraction=0.5)
+    pool = draft_pool_bytes(config, 3, 1000)
+    assert pool == 8 * 3 * 1000 * 4
+    coupled = config.with_options(verification="coupled")
+    assert draft_pool_bytes(coupled, 3, 1000) == draft_pool_bytes(config, 0, 1000) == 0
+    total = 2 * (9 * layout.slot_bytes + 101 * layout.block_bytes)
+    assert size_pools(config, layout, total_bytes=total).num_blocks == 100
+    assert size_pools(config, layout, total_bytes=total + 2 * pool, other_bytes=pool).num_blocks == 100
+    assert size_pools(config, layout, total_bytes=total, other_bytes=pool).num_blocks < 100
+    wanted = EngineConfig.build(environ={}, max_num_seqs=3, max_model_len=500, num_blocks=9)
+    takes = 9 * layout.block_bytes + 4 * layout.slot_bytes
+    assert size_pools(wanted, layout, total_bytes=takes + pool, other_bytes=pool).num_blocks == 9
+    with pytest.raises(CapacityError, match=f"takes {takes} bytes and drafts take {pool}, the device has {takes}"):
+        size_pools(wanted, layout, total_bytes=takes, other_bytes=pool)
 
 
 def test_a_model_without_compressed_layers_needs_no_memory_for_blocks(layout: CacheLayout) -> None:

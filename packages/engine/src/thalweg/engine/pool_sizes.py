@@ -42,9 +42,9 @@ def size_pools(
     """Sizes for a deployment on the CPU.
 
     Positions run past `max_model_len` by the drafts of a step and, with asynchronous scheduling, by what the step in
-    flight may commit. total_bytes: memory of the device; None asks the host. other_bytes: what else the deployment
-    keeps there. Without `num_blocks` the cache holds
-    `max_num_seqs` sequences of `max_model_len` tokens, or as many blocks as the memory fraction allows if that is less.
+    flight may commit. Without `num_blocks` the cache holds `max_num_seqs` sequences of `max_model_len` tokens, or as
+    many blocks as the memory fraction allows if that is less. total_bytes: memory of the device; None asks the host.
+    other_bytes: what the draft pool takes of it.
     Raises CapacityError when the longest sequence would fill more than 80 % of the blocks, or when the wanted number of
     blocks is more than the device can hold.
     """
@@ -61,8 +61,8 @@ def size_pools(
             num_blocks = min(num_blocks, agree_num_blocks([num_blocks_in(free, layout)]))
     elif (wanted := num_blocks * layout.block_bytes + slots * layout.slot_bytes) > total_bytes - other_bytes:
         raise CapacityError(
-            f"num_blocks is {num_blocks}; with {slots} state slots the cache takes {wanted} bytes, the device has "
-            f"{total_bytes - other_bytes}"
+            f"num_blocks is {num_blocks}; with {slots} state slots the cache takes {wanted} bytes and drafts take "
+            f"{other_bytes}, the device has {total_bytes}"
         )
     check_num_blocks(num_blocks, length, layout.tokens_per_block)
     return PoolSizes(num_blocks, slots, block_table_width(length, layout.tokens_per_block))
