@@ -9,8 +9,7 @@ from thalweg.engine.model_inputs import ModelInputs
 from thalweg.engine.sample_stage import SampleStage
 from thalweg.engine.sampler_inputs import SamplerInputs
 from thalweg.interfaces import Drafter, InvariantError, StepPlan, TargetRows
-from thalweg.model import Model
-from thalweg.model.target_features import TargetFeatures
+from thalweg.model import Model, TargetFeatures
 
 
 class ModelDevice:
@@ -64,12 +63,10 @@ class ModelDevice:
         """Run the model on the rows, and show them to the drafter; logits of the selected ones."""
         batch = prepared.batch
         memory = self.model.paged_memory(self.pools, prepared.metadata, batch.positions)
-        if self._drafter is None:
-            hidden = self.model.forward(batch, memory)
-        else:
-            layers = self._drafter.target_layer_ids
-            features = TargetFeatures(layers) if layers else None
-            hidden = self.model.forward(batch, memory, features=features)
+        layers = () if self._drafter is None else self._drafter.target_layer_ids
+        features = TargetFeatures(layers) if layers else None
+        hidden = self.model.forward(batch, memory, features=features)
+        if self._drafter is not None:
             seen = None if features is None else features.joined()
             self._drafter.observe(TargetRows(seen, batch.positions, prepared.metadata.window_store_slots))
         selected = hidden if prepared.selected_rows is None else hidden[prepared.selected_rows]
