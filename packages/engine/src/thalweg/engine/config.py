@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import difflib
 import enum
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Self, TypeVar
@@ -19,6 +18,7 @@ from thalweg.engine.sections import (
     CacheConfig,
     ReplayConfig,
     is_int,
+    path_or_none,
     require_choice,
     require_default,
 )
@@ -75,12 +75,7 @@ class EngineConfig:
 
     def __post_init__(self) -> None:
         for name in ("model", "tokenizer"):
-            value = getattr(self, name)
-            if isinstance(value, os.PathLike):
-                value = os.fspath(value)
-                object.__setattr__(self, name, value)
-            if value is not None and (not isinstance(value, str) or not value):
-                raise ConfigError(f"{name} is {shown(value)}; it must be None or a path")
+            object.__setattr__(self, name, path_or_none(name, getattr(self, name)))
         if not is_int(self.seed) or not 0 <= self.seed < 2**64:
             raise ConfigError(f"seed is {shown(self.seed)}; it must be an integer from 0 to 2**64-1")
         require_choice("mode", self.mode, ("quant", "plain"))

@@ -49,8 +49,8 @@ class Instruments:
 
         Raises ConfigError for a file that cannot be used.
         """
-        self.confidence_recorder = ConfidenceRecorder(path, draft_length)
-        self.statistics.on_step(self._record_confidences)
+        recorder = self.confidence_recorder = ConfidenceRecorder(path, draft_length)
+        self.statistics.on_step(lambda record: _record_confidences(recorder, record))
 
     def serve(self, device: str) -> None:
         """Start the profile server if there is to be one; a port that cannot be had only costs the server.
@@ -79,10 +79,11 @@ class Instruments:
         if self.confidence_recorder is not None:
             self.confidence_recorder.close()
 
-    def _record_confidences(self, record: StepRecord) -> None:
-        """Rows whose drafts are placeholders have no confidences, and leave no record."""
-        outcome, recorder = record.outcome, self.confidence_recorder
-        if recorder is None or record.plan.kind is StepKind.PREFILL:
-            return
-        rows = (outcome.num_verified > 1) & ~np.isnan(outcome.verified_confidences).any(axis=1)
-        recorder.add(outcome.verified_confidences[rows], outcome.num_verified[rows] - 1, outcome.num_accepted[rows] - 1)
+
+def _record_confidences(recorder: ConfidenceRecorder, record: StepRecord) -> None:
+    """Rows whose drafts are placeholders have no confidences, and leave no record."""
+    outcome = record.outcome
+    if record.plan.kind is StepKind.PREFILL:
+        return
+    rows = (outcome.num_verified > 1) & ~np.isnan(outcome.verified_confidences).any(axis=1)
+    recorder.add(outcome.verified_confidences[rows], outcome.num_verified[rows] - 1, outcome.num_accepted[rows] - 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -27,6 +28,14 @@ def require_default(name: str, value: object, default: object, reason: str) -> N
     """Raise ConfigError for an option whose feature does not exist yet and that is not at its default."""
     if not is_same(value, default):
         raise ConfigError(f"{name} is {shown(value)}; only {default!r} is accepted, {reason}")
+
+
+def path_or_none(name: str, value: object) -> str | None:
+    """A path as text. Raises ConfigError for what is neither None nor a path."""
+    path = os.fspath(value) if isinstance(value, os.PathLike) else value
+    if path is None or (isinstance(path, str) and path):
+        return path
+    raise ConfigError(f"{name} is {shown(path)}; it must be None or a path")
 
 
 def is_int(value: object) -> bool:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from typing import Literal
 
 from thalweg.dspark import parse_temperatures
-from thalweg.engine.sections import is_int, is_number, require_bool, require_choice
+from thalweg.engine.sections import is_int, is_number, path_or_none, require_bool, require_choice
 from thalweg.interfaces import ConfigError, shown
 
 
@@ -45,7 +44,7 @@ class SpeculationConfig:
             )
         self.temperatures(length or max(1, len(self.confidence_temperatures)))
         for name in ("confidence_records", "curve_cache_dir"):
-            self._settle_path(name)
+            object.__setattr__(self, name, path_or_none(name, getattr(self, name)))
         if not is_number(self.curve_cache_ttl_s) or not 0 < self.curve_cache_ttl_s < 1 << 63:
             raise ConfigError(
                 f"curve_cache_ttl_s is {shown(self.curve_cache_ttl_s)}; it must be a number of seconds above 0"
@@ -58,14 +57,6 @@ class SpeculationConfig:
             return parse_temperatures(self.confidence_temperatures, draft_length)
         except ConfigError as error:
             raise ConfigError(f"confidence_temperatures is {shown(self.confidence_temperatures)}; {error}") from error
-
-    def _settle_path(self, name: str) -> None:
-        value = getattr(self, name)
-        if isinstance(value, os.PathLike):
-            value = os.fspath(value)
-            object.__setattr__(self, name, value)
-        if value is not None and (not isinstance(value, str) or not value):
-            raise ConfigError(f"{name} is {shown(value)}; it must be None or a path")
 
     def _check_together(self) -> None:
         if self.variable_length and self.draft_length == 0:
