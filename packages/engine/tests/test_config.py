@@ -137,6 +137,9 @@ def test_a_bad_variable_is_named() -> None:
         EngineConfig.build(environ={"THALWEG_MODE": "fast"})
     with pytest.raises(ConfigError, match=r"max_num_seqs is 0; .*set by THALWEG_MAX_NUM_SEQS"):
         EngineConfig.build(environ={"THALWEG_MAX_NUM_SEQS": "0"})
+    for text in ("1,", "1,,2", "1;2"):
+        with pytest.raises(ConfigError, match=f"THALWEG_CONFIDENCE_TEMPERATURES is '{text}'"):
+            EngineConfig.build(environ={"THALWEG_CONFIDENCE_TEMPERATURES": text})
 
 
 def test_variables_of_every_kind_are_understood() -> None:

@@ -71,7 +71,7 @@ def _parse_pairs(text: str) -> tuple[tuple[str, str], ...]:
 
 
 def _parse_floats(text: str) -> tuple[float, ...]:
-    return tuple(float(part) for part in text.split(",") if part)
+    return tuple(float(part) for part in text.split(",")) if text else ()
 
 
 FIELDS: tuple[Field, ...] = (
