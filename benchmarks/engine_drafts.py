@@ -1,9 +1,9 @@
 """The CPU engine with and without drafts: the embedded checkpoint's dimensions with a drafter, random weights, G = 5.
 
 Random weights accept next to no draft, so tokens/s fall; what a step costs does not depend on that. A step with drafts
-has 6 rows of each sequence where one without has 1. What drafting and verifying add is the time of the sample stage
-beyond that of plain draws, as a part of the rest of the device's work: the forward pass over those rows, and plain
-draws.
+has 6 rows of each sequence where one without has 1. "whole step" is its time as a multiple of the time without drafts.
+"% added" is what drafting and verifying alone add: the time of the sample stage beyond that of plain draws, as a part
+of the rest of the device's work, which is the forward pass over those rows, and plain draws.
 """
 
 from __future__ import annotations
@@ -106,18 +106,22 @@ def rows_of(
             for batch in batches:
                 serve(llm.engine, batch, temperature, prompt_tokens, 2)
                 row = measure(llm.engine, batch, temperature, prompt_tokens, steps)
-                plain.setdefault(batch, row)
-                step_ms, forward_ms, sample_ms = (
-                    (float(row[name]), float(plain[batch][name])) for name in ("ms per step", "forward ms", "sample ms")
-                )
                 yield {
                     "temperature": temperature,
                     "drafts": setting,
                     "batch": batch,
                     **row,
-                    "% added": 100 * (sample_ms[0] - sample_ms[1]) / (forward_ms[0] + sample_ms[1]),
-                    "x no drafts": step_ms[0] / step_ms[1],
+                    **compare(row, plain.setdefault(batch, row)),
                 }
+
+
+def compare(row: Row, plain: Row) -> Row:
+    """What drafts add to the sample stage, and the whole step as a multiple of the plain one, which has none."""
+    added_ms = float(row["sample ms"]) - float(plain["sample ms"])
+    return {
+        "% added": 100 * added_ms / (float(row["forward ms"]) + float(plain["sample ms"])),
+        "whole step": float(row["ms per step"]) / float(plain["ms per step"]),
+    }
 
 
 def main() -> None:
