@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from thalweg.engine.sections import is_int, require_bool
+from thalweg.engine.sections import is_int, path_or_none, require_bool
 from thalweg.interfaces import ConfigError, shown
 
 LOGGING_INTERVAL_STEPS = 100
@@ -43,5 +43,4 @@ class StatisticsConfig:
         port = self.profile_port
         if port is not None and (not is_int(port) or not 0 <= port < 1 << 16):
             raise ConfigError(f"profile_port is {shown(port)}; it must be None or an integer from 0 to 65535")
-        if self.profile_dir is not None and (not isinstance(self.profile_dir, str) or not self.profile_dir):
-            raise ConfigError(f"profile_dir is {shown(self.profile_dir)}; it must be None or a path")
+        object.__setattr__(self, "profile_dir", path_or_none("profile_dir", self.profile_dir))
