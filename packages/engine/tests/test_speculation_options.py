@@ -15,7 +15,8 @@ from engine_testing.scripted import ScriptedDrafter
 from thalweg.dspark import ConfidenceRecorder, read_records
 from thalweg.engine import LLM, EngineConfig, LLMEngine, SamplingParams, build_engine, instruments
 from thalweg.engine.config import Origin
-from thalweg.interfaces import CheckpointError, ConfigError
+from thalweg.engine.statistics import StepRecord
+from thalweg.interfaces import CheckpointError, ConfigError, StepKind
 from thalweg.model import DraftNetwork, Model, small_config, write_random_checkpoint
 
 BLOCK = 3
@@ -159,6 +160,22 @@ def test_the_one_biased_combination_is_warned_about(
 def test_a_bad_curve_is_refused(build: Build, points: list[Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         build(variable_length=True, step_times=points)
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_no_step_has_more_rows_than_the_curve_knows(build: Build, is_async: bool) -> None:
+    """Flat and short: whatever fits is worth it, and two sequences with three drafts each do not fit."""
+    curve = [(2, 1.0), (5, 1.0)]
+    engine = build(variable_length=True, step_times=curve, async_scheduling=is_async, check_lengths=True)
+    rows: list[int] = []
+
+    def note(record: StepRecord) -> None:
+        if record.plan.kind is StepKind.DECODE and record.plan.sequence_ids.size:
+            rows.append(int(record.plan.query_lengths.sum()))
+
+    engine.statistics.on_step(note)
+    assert serve(engine) == serve(build(draft_length=0))
+    assert max(rows) == 5
 
 
 def test_a_curve_cache_that_is_a_file_is_refused(build: Build, tmp_path: Path) -> None:
