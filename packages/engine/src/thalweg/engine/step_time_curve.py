@@ -5,20 +5,18 @@ from __future__ import annotations
 import platform
 from bisect import bisect_left
 from collections.abc import Sequence
+from importlib.metadata import version
 from pathlib import Path
 
 import torch
 
 from thalweg.dspark import CurveCache, CurveKey, StepTimeCurve
-from thalweg.engine.__about__ import __version__
 from thalweg.engine.config import EngineConfig
 from thalweg.engine.device import Device
 from thalweg.engine.inputs import InputBuilder
 from thalweg.engine.step_time_profile import measure_step_times, profile_sizes
 from thalweg.interfaces import Backend, ConfigError, Drafter, shown
-from thalweg.kernels.__about__ import __version__ as kernels_version
 from thalweg.model import ModelConfig
-from thalweg.model.__about__ import __version__ as model_version
 
 
 def given_curve(config: EngineConfig, points: Sequence[tuple[int, float]]) -> StepTimeCurve | None:
@@ -99,15 +97,15 @@ def curve_key(
     parallel, backend = config.parallel, config.backend
     toolchain = (
         f"python {platform.python_version()}, torch {torch.__version__}, threads {torch.get_num_threads()}, "
-        f"kernels {kernels_version}, model {model_version}, drafter {type(drafter).__qualname__}, "
-        f"mode {config.mode}, arithmetic {config.arithmetic}, draft length {config.speculation.draft_length}, "
-        f"providers {backend.kernels}, batch invariant {backend.batch_invariant}, graphs {backend.graphs}"
+        f"kernels {version('thalweg-kernels')}, model {version('thalweg-model')}, "
+        f"drafter {type(drafter).__qualname__}, mode {config.mode}, arithmetic {config.arithmetic}, "
+        f"draft length {config.speculation.draft_length}, providers {backend.kernels}, batch invariant {backend.batch_invariant}, graphs {backend.graphs}"
     )
     return CurveKey(
         model=f"{path.resolve()}: {facts}",
         sizes=tuple(sizes),
         device_name=f"{backend.name}: {processor_name()}",
-        package_version=__version__,
+        package_version=version("thalweg-engine"),
         toolchain=toolchain,
         data_parallel_size=parallel.data,
         context_parallel_size=parallel.context,
