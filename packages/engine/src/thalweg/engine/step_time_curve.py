@@ -97,9 +97,10 @@ def curve_key(
     parallel, backend = config.parallel, config.backend
     toolchain = (
         f"python {platform.python_version()}, torch {torch.__version__}, threads {torch.get_num_threads()}, "
-        f"kernels {version('thalweg-kernels')}, model {version('thalweg-model')}, "
-        f"drafter {type(drafter).__qualname__}, mode {config.mode}, arithmetic {config.arithmetic}, "
-        f"draft length {config.speculation.draft_length}, providers {backend.kernels}, batch invariant {backend.batch_invariant}, graphs {backend.graphs}"
+        f"kernels {version('thalweg-kernels')}, model {version('thalweg-model')}, mode {config.mode}, "
+        f"arithmetic {config.arithmetic}, providers {backend.kernels}, batch invariant {backend.batch_invariant}, "
+        f"graphs {backend.graphs}, drafter {type(drafter).__qualname__}, "
+        f"draft length {config.speculation.draft_length}"
     )
     return CurveKey(
         model=f"{path.resolve()}: {facts}",
