@@ -61,7 +61,7 @@ def test_five_drafts_change_no_text_however_steps_are_cut(kind: str) -> None:
         if way == "overlapping":
             low, high = ACCEPTED[kind]
             assert low <= served.accepted.mean() <= high
-        if "throughput" in way:
+        if "throughput" in way and "measured" not in way:
             assert set(served.verified.tolist()) == {1, 2, 3, 4, 5, 6}, way
 
 
