@@ -150,6 +150,8 @@ ERRORS = {
     "calibrate records.jsonl --bins many": "thalweg-dspark calibrate: argument --bins: invalid int value",
     "calibrate records.jsonl --output no/t.json": "thalweg-dspark: no/t.json",
     "calibrate records.jsonl --plot no/t.png": "thalweg-dspark: no/t.png: No such file or directory",
+    "calibrate records.jsonl --output ./records.jsonl": "thalweg-dspark: --output is ./records.jsonl, one of the files",
+    "calibrate x.png --plot x.png": "thalweg-dspark: --plot is x.png, one of the files of records",
     "calibrate records.jsonl --plot t.txt": "thalweg-dspark: t.txt should end in one of",
     "calibrate records.jsonl --out t.json": "thalweg-dspark: unrecognized arguments: --out t.json",
     "plan --accept-rate 0.7": "thalweg-dspark plan: the following arguments are required: --curve",

@@ -233,6 +233,16 @@ def test_a_folder_where_a_file_should_be_is_a_warning(
     assert points(cache.load(KEY)) == list(CURVE)
 
 
+def test_a_pipe_where_a_file_should_be_is_a_warning_and_nobody_waits(
+    cache: CurveCache, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    cache.store(KEY, CURVE)
+    os.mkfifo(tmp_path / "curves" / f"{KEY.digest}.{'f' * 32}.{NOW_S + 1}")
+    assert points(cache.load(KEY)) == list(CURVE)
+    (warning,) = warnings_of(caplog)
+    assert "is no step-time curve: it is no regular file" in warning
+
+
 def test_a_directory_that_cannot_be_used_is_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """A file stands where the directory should be: nothing can be made, listed or written, not even by root."""
     (tmp_path / "file").write_text("kept")

@@ -151,6 +151,7 @@ DAMAGED_LINES = {
     "it has 2 accepted drafts of 1": b"[[0.5], 2]",
     "it has -1 accepted drafts of 1": b"[[0.5], -1]",
     "'utf-8' codec": b"[[0.5], \xff]",
+    "it is longer than 1048575 bytes": bytes(1 << 21),
 }
 
 

@@ -6,6 +6,7 @@ import logging
 import math
 import os
 import re
+import stat
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -114,6 +115,8 @@ class CurveCache:
 
 def _read(path: Path) -> StepTimeCurve | None:
     try:
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise ValueError("it is no regular file")  # reading a pipe would wait for ever
         with path.open("rb") as file:
             content = file.read(MAX_FILE_BYTES + 1)
         if len(content) > MAX_FILE_BYTES:

@@ -11,6 +11,8 @@ from thalweg.interfaces import ConfigError, shown
 FORMAT = "thalweg-confidence-records"
 VERSION = 1
 MAX_HEADER_BYTES = 4096
+MAX_LINE_BYTES = 1 << 20
+"""No row of up to 1,024 drafts is as long as this."""
 
 
 def header(draft_length: int) -> dict[str, Any]:

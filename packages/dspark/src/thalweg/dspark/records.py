@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from thalweg.dspark._checks import require_array
 from thalweg.dspark._json import is_integer, is_number, parse_json
-from thalweg.dspark.record_format import MAX_HEADER_BYTES, parse_header
+from thalweg.dspark.record_format import MAX_HEADER_BYTES, MAX_LINE_BYTES, parse_header
 from thalweg.interfaces import ConfigError, shown
 
 logger = logging.getLogger(__name__)
@@ -89,7 +89,9 @@ def _read(name: str, file: BinaryIO) -> ConfidenceRecords:
     except ValueError as error:
         raise ConfigError(f"{name} holds no confidence records: {error}") from error
     rows, num_accepted = [], []
-    for number, line in enumerate(file, start=2):
+    for number, line in enumerate(iter(lambda: file.readline(MAX_LINE_BYTES), b""), start=2):
+        if len(line) == MAX_LINE_BYTES:
+            raise ConfigError(f"{name}, line {number}: it is longer than {MAX_LINE_BYTES - 1} bytes")
         if not line.endswith(b"\n"):
             logger.warning("%s: line %d was cut off and is left out", name, number)
             break

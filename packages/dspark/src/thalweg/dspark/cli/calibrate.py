@@ -11,6 +11,7 @@ from thalweg.dspark.cli.table import render
 from thalweg.dspark.plots import check_plot, plot_calibration
 from thalweg.dspark.records import join_records, read_records
 from thalweg.dspark.reliability import NUM_BINS
+from thalweg.interfaces import ConfigError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -26,6 +27,9 @@ def run(arguments: argparse.Namespace) -> None:
     """Print the table and the temperatures; write what was asked for."""
     if arguments.plot is not None:
         check_plot(arguments.plot)
+    for option, path in (("--output", arguments.output), ("--plot", arguments.plot)):
+        if path is not None and any(_is_same_file(path, records) for records in arguments.records):
+            raise ConfigError(f"{option} is {path}, one of the files of records; it must be another file")
     calibration = calibrate(join_records([read_records(path) for path in arguments.records]), arguments.bins)
     print(table(calibration))
     print()
@@ -36,6 +40,10 @@ def run(arguments: argparse.Namespace) -> None:
         write_calibration(arguments.output, calibration, names if arguments.dataset is None else arguments.dataset)
     if arguments.plot is not None:
         plot_calibration(calibration, arguments.plot)
+
+
+def _is_same_file(one: str, other: str) -> bool:
+    return Path(one).resolve() == Path(other).resolve()
 
 
 def table(calibration: Calibration) -> str:
