@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from engine_testing.scripted import ScriptedDrafter
 
@@ -123,6 +124,7 @@ def test_coupled_text_is_that_without_drafts(build: Build, options: dict[str, An
         ({"confidence_records": "/nowhere/x"}, "/nowhere/x: No such file or directory"),
         ({"confidence_records": 5}, "confidence_records is 5; it must be None or a path"),
         ({"curve_cache_dir": ""}, "curve_cache_dir is ''; it must be None or a path"),
+        ({"curve_cache_dir": "a\0b"}, r"curve_cache_dir is 'a\\x00b'; it must be None or a path"),
         ({"curve_cache_ttl_s": 0}, "curve_cache_ttl_s is 0; it must be a number of seconds above 0"),
         ({"curve_cache_ttl_s": float("inf")}, "curve_cache_ttl_s is inf"),
         ({"draft_positions": "new"}, "draft_positions is 'new'; it must be 'per_step' or 'absolute'"),
@@ -155,6 +157,7 @@ def test_the_one_biased_combination_is_warned_about(
         ([(1, 1.0)], "step_times: the largest size is 1; max_num_seqs 2 needs one that holds a token of each"),
         ([(1.5, 1.0)], "step_times: 'float' object cannot be interpreted as an integer"),
         ([5], "step_times: "),
+        (np.array([[1.5, 1.0], [8.0, 2.0]]), "step_times: "),
     ],
 )
 def test_a_bad_curve_is_refused(build: Build, points: list[Any], message: str) -> None:
@@ -200,6 +203,18 @@ def test_a_drafter_of_the_callers_own_has_its_own_length_and_confidences(build: 
         build(drafter=drafter, draft_length=3)
     with pytest.raises(ConfigError, match=r"confidence_temperatures is \(2\.0,\); they belong to the checkpoint's"):
         build(drafter=drafter, confidence_temperatures=(2.0,))
+
+
+@pytest.mark.parametrize("layer", [-1, 99, True, "a"])
+def test_a_layer_that_the_model_lacks_is_refused_at_once(build: Build, layer: Any) -> None:
+    class Reader(ScriptedDrafter):
+        @property
+        def target_layer_ids(self) -> tuple[int, ...]:
+            return (0, layer)
+
+    drafter: Any = Reader(None, 2)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"target_layer_ids of the given drafter has .*; the model has layers 0 to "):
+        build(drafter=drafter)
 
 
 @pytest.fixture

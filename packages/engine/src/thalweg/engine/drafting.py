@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from thalweg.engine.config import EngineConfig
-from thalweg.interfaces import CacheViews, ConfigError, Drafter
+from thalweg.engine.sections import is_int
+from thalweg.interfaces import CacheViews, ConfigError, Drafter, shown
 
 if TYPE_CHECKING:
     from thalweg.model import DraftNetwork, Model, ModelConfig
@@ -21,7 +22,7 @@ def settle_config(config: EngineConfig, facts: ModelConfig, drafter: Drafter | N
     Raises ConfigError for options that they cannot serve.
     """
     if drafter is not None:
-        _check_own(config, drafter)
+        _check_own(config, drafter, facts.num_hidden_layers)
     config = config.for_checkpoint(
         max_position_embeddings=facts.max_position_embeddings,
         draft_length=_longest_draft(facts) if drafter is None else drafter.draft_length,
@@ -58,8 +59,13 @@ def _longest_draft(facts: ModelConfig) -> int:
     return facts.dspark_block_size if facts.num_draft_layers else 0
 
 
-def _check_own(config: EngineConfig, drafter: Drafter) -> None:
-    """Raise ConfigError for options that a drafter of the caller's own does not follow."""
+def _check_own(config: EngineConfig, drafter: Drafter, num_layers: int) -> None:
+    """Raise ConfigError for options that a drafter of the caller's own does not follow, and layers that are missing."""
+    missing = [layer for layer in drafter.target_layer_ids if not (is_int(layer) and 0 <= layer < num_layers)]
+    if missing:
+        raise ConfigError(
+            f"target_layer_ids of the given drafter has {shown(missing[0])}; the model has layers 0 to {num_layers - 1}"
+        )
     options = config.speculation
     if options.draft_length not in (None, drafter.draft_length):
         raise ConfigError(

@@ -33,7 +33,7 @@ def require_default(name: str, value: object, default: object, reason: str) -> N
 def path_or_none(name: str, value: object) -> str | None:
     """A path as text. Raises ConfigError for what is neither None nor a path."""
     path = os.fspath(value) if isinstance(value, os.PathLike) else value
-    if path is None or (isinstance(path, str) and path):
+    if path is None or (isinstance(path, str) and path and "\0" not in path):
         return path
     raise ConfigError(f"{name} is {shown(path)}; it must be None or a path")
 

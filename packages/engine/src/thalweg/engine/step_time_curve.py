@@ -21,7 +21,7 @@ from thalweg.model import ModelConfig
 
 def given_curve(config: EngineConfig, points: Sequence[tuple[int, float]]) -> StepTimeCurve | None:
     """The curve of the caller; None without points. Raises ConfigError for one that is bad or that nobody reads."""
-    if not points:
+    if isinstance(points, Sequence) and not points:
         return None
     if not config.speculation.variable_length:
         raise ConfigError("step_times is given with variable_length False; only verify lengths that vary need them")

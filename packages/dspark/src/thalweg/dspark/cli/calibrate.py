@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from pathlib import Path
 
 from thalweg.dspark.calibration import Calibration, PositionFit, calibrate
@@ -43,7 +44,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _is_same_file(one: str, other: str) -> bool:
-    return Path(one).resolve() == Path(other).resolve()
+    return os.path.realpath(one) == os.path.realpath(other)
 
 
 def table(calibration: Calibration) -> str:
