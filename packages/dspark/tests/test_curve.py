@@ -40,7 +40,7 @@ def test_a_batch_takes_the_time_of_the_next_larger_graph() -> None:
     assert curve.largest == 8
 
 
-BAD_CURVES: dict[str, list[tuple[int, float]]] = {
+BAD_CURVES: dict[str, list[Any]] = {
     "points is empty": [],
     r"points\[0\] has size 0": [(0, 1.0)],
     r"points\[1\] has size 4 after 4": [(4, 1.0), (4, 2.0)],
@@ -49,6 +49,11 @@ BAD_CURVES: dict[str, list[tuple[int, float]]] = {
     r"points\[1\] takes nan ms": [(4, 1.0), (8, math.nan)],
     r"points\[0\] takes -inf ms": [(4, -math.inf)],
     r"points\[0\] takes 0\.0 ms": [(4, 0.0), (8, 1.0)],
+    r"points\[1\] is 8; a pair": [(4, 1.0), 8],
+    r"points\[0\] is \(4,\); a pair": [(4,)],
+    r"points\[0\] is \(4\.0, 1\.0\); a pair": [(4.0, 1.0)],
+    r"points\[0\] is \(True, 1\); a pair": [(True, 1)],
+    r"points\[0\] is \(1, '2'\); a pair": [(1, "2")],
 }
 
 

@@ -1,6 +1,7 @@
 """How many drafts a decode step verifies: budget, step-time curve, acceptance, calibration of confidences, planning."""
 
 from thalweg.dspark.__about__ import __version__
+from thalweg.dspark._checks import MAX_DRAFT_LENGTH
 from thalweg.dspark.acceptance import AcceptanceStatistics
 from thalweg.dspark.acceptance_file import read_survival, write_acceptance
 from thalweg.dspark.budget import ThroughputBudget
@@ -21,6 +22,7 @@ from thalweg.dspark.temperatures import parse_temperatures
 from thalweg.dspark.workload import Batches, BetaWorkload, MeasuredWorkload, Workload, workload_of_records
 
 __all__ = [
+    "MAX_DRAFT_LENGTH",
     "AcceptanceStatistics",
     "Batches",
     "BetaWorkload",

@@ -9,6 +9,7 @@ import numpy as np
 from thalweg.interfaces import ConfigError, shown
 
 MAX_DRAFT_LENGTH = 1024
+"""Longer drafts are taken for a mistake, or for a damaged file."""
 
 
 def require_array(name: str, value: Any, dtype: type[np.generic], *, num_dimensions: int) -> None:

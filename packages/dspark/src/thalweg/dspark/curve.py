@@ -6,11 +6,12 @@ import math
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from operator import index
+from typing import Any
 
 import numpy as np
 
 from thalweg.dspark._checks import require_integer
-from thalweg.interfaces import ConfigError
+from thalweg.interfaces import ConfigError, shown
 
 
 def graph_sizes(max_size: int, interval: int = 8) -> list[int]:
@@ -30,7 +31,7 @@ class StepTimeCurve:
 
     def __init__(self, points: Sequence[tuple[int, float]]) -> None:
         """points: (graph size in query tokens, milliseconds). Raises ConfigError naming the point that is wrong."""
-        points = [(index(size), time_ms) for size, time_ms in points]
+        points = [_point(i, point) for i, point in enumerate(points)]
         if not points:
             raise ConfigError("points is empty; the curve needs at least one point (graph size, milliseconds)")
         for i, (size, time_ms) in enumerate(points):
@@ -64,3 +65,14 @@ class StepTimeCurve:
             if size > self.largest:
                 raise ConfigError(f"sizes[{i}] is {size}; the curve ends at {self.largest}")
         return StepTimeCurve([(size, float(np.interp(size, self.sizes, self.times_ms))) for size in sizes])
+
+
+def _point(i: int, point: Any) -> tuple[int, float]:
+    """A pair of a whole number and a number. Raises ConfigError naming the point that is none."""
+    try:
+        size, time_ms = point
+        if isinstance(size, bool | np.bool_) or isinstance(time_ms, bool | str | np.bool_):
+            raise TypeError
+        return index(size), float(time_ms)
+    except (TypeError, ValueError):
+        raise ConfigError(f"points[{i}] is {shown(point)}; a pair (graph size, milliseconds) is needed") from None

@@ -150,10 +150,10 @@ class EngineConfig:
         if wanted is None:
             values["draft_length"] = draft_length
         elif wanted > draft_length:
-            known = (
-                f"the drafter proposes up to {draft_length} tokens" if draft_length else "the checkpoint has no drafter"
-            )
-            raise ConfigError(f"draft_length is {wanted}; {known}")
+            accepted = "the checkpoint has no drafter, so None or 0 is accepted"
+            if draft_length:
+                accepted = f"the drafter proposes up to {draft_length} tokens"
+            raise ConfigError(f"draft_length is {wanted}; {accepted}")
         settled = _assign(self, values, dict.fromkeys(values, Origin.CHECKPOINT))
         return settled.with_defaults(async_scheduling=self.backend.name not in _IN_PLACE)
 
@@ -168,6 +168,9 @@ class EngineConfig:
         """Every option with its value and origin, in the order of the table."""
         return [ResolvedOption(option, option.read(self), self.origin(option.name)) for option in FIELDS]
 
+
+OFFLINE_DEFAULTS: Mapping[str, Any] = {"stop_preempted_request": False, "log_stats": False}
+"""What `LLM` and the command line default to in place of a server's defaults: every prompt is finished, in silence."""
 
 _Config = TypeVar("_Config", bound=EngineConfig)
 

@@ -13,7 +13,7 @@ from tqdm import tqdm  # type: ignore[import-untyped]
 
 from thalweg.engine.admission import PromptTooLongError, to_params
 from thalweg.engine.assembly import build_engine
-from thalweg.engine.config import EngineConfig
+from thalweg.engine.config import OFFLINE_DEFAULTS, EngineConfig
 from thalweg.engine.engine import LLMEngine
 from thalweg.engine.timeline import Timeline
 from thalweg.engine.tokenizer import Tokenizer
@@ -62,9 +62,7 @@ class LLM:
         if model is not None:
             overrides["model"] = model
         config = EngineConfig.build(**overrides) if config is None else config.with_options(**overrides)
-        self._engine = build_engine(
-            config.with_defaults(stop_preempted_request=False, log_stats=False), timeline=timeline
-        )
+        self._engine = build_engine(config.with_defaults(**OFFLINE_DEFAULTS), timeline=timeline)
         self._counter = itertools.count()
 
     @property

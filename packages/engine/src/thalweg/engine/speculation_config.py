@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from thalweg.dspark import parse_temperatures
+from thalweg.dspark import MAX_DRAFT_LENGTH, parse_temperatures
 from thalweg.engine.sections import is_int, is_number, path_or_none, require_bool, require_choice
 from thalweg.interfaces import ConfigError, shown
 
@@ -23,18 +23,22 @@ class SpeculationConfig:
     draft_positions: Literal["per_step", "absolute"] = "per_step"
     """Random numbers of a draft: new in every step, or by its index, which with variable_length is biased."""
     confidence_temperatures: tuple[float, ...] = ()
-    """What the drafter's confidence logits are divided by: one for all drafts, or one each; none means 1."""
+    """What the drafter's confidence logits are divided by: one for all drafts, or one each; none means 1. They stay set
+    while drafts are off."""
     confidence_records: str | None = None
     """File to which confidences and outcomes are appended, for `thalweg-dspark calibrate`. None: nowhere."""
     curve_cache_dir: str | None = None
-    """Where measured step-time curves are kept for the next start. None: every start measures."""
+    """Where measured step-time curves are kept for the next start. None: every start measures. Curves are only measured
+    with `variable_length`."""
     curve_cache_ttl_s: float = 3600.0
     """How long a kept curve counts."""
 
     def __post_init__(self) -> None:
         length = self.draft_length
-        if length is not None and (not is_int(length) or not 0 <= length < 1 << 31):
-            raise ConfigError(f"draft_length is {shown(length)}; it must be None or an integer from 0 to 2**31-1")
+        if length is not None and (not is_int(length) or not 0 <= length <= MAX_DRAFT_LENGTH):
+            raise ConfigError(
+                f"draft_length is {shown(length)}; it must be None or an integer from 0 to {MAX_DRAFT_LENGTH}"
+            )
         require_bool("variable_length", self.variable_length)
         require_choice("verification", self.verification, ("rejection", "coupled"))
         require_choice("draft_positions", self.draft_positions, ("per_step", "absolute"))

@@ -72,7 +72,8 @@ class Drafter(Protocol):
         Places that the sampler was asked for hold what it drew, whatever is returned there: to be sure of a token,
         leave nothing else in its logits. The others count as certain: each stands for a distribution that holds nothing
         else. Ids outside the vocabulary and confidences outside 0..1 are put right by the caller. A confidence may not
-        depend on its own draft: it may decide whether the draft is verified.
+        depend on its own draft: it may decide whether the draft is verified. The tensors of `rows` belong to the caller
+        and are not to be written to.
         """
 
 

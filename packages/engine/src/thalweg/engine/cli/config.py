@@ -10,7 +10,7 @@ from pathlib import Path
 from thalweg.engine.checkpoint import checkpoint_directory
 from thalweg.engine.cli.options import add_engine_options, engine_config
 from thalweg.engine.cli.table import render
-from thalweg.engine.config import EngineConfig, Origin, ResolvedOption
+from thalweg.engine.config import OFFLINE_DEFAULTS, EngineConfig, Origin, ResolvedOption
 from thalweg.engine.environment import unknown_variables
 from thalweg.interfaces import ConfigError
 
@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print what `thalweg generate` would use. Raises ThalwegError for a bad option, variable or checkpoint."""
-    config = engine_config(arguments).with_defaults(stop_preempted_request=False, log_stats=False)
+    config = engine_config(arguments).with_defaults(**OFFLINE_DEFAULTS)
     notes = [_unknown_note(name, close) for name, close in unknown_variables().items()]
     try:
         directory = checkpoint_directory(config)

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from thalweg.engine.cli.options import add_engine_options, add_sampling_options, engine_config, sampling_params
+from thalweg.engine.config import OFFLINE_DEFAULTS, EngineConfig
 from thalweg.interfaces import ConfigError
 
 if TYPE_CHECKING:
-    from thalweg.engine.config import EngineConfig
     from thalweg.engine.timeline import Timeline
     from thalweg.interfaces import RequestOutput
 
@@ -72,7 +72,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _show_statistics(config: EngineConfig) -> None:
     """Let the statistics line reach standard error, if somebody asked for it."""
     logger = logging.getLogger("thalweg.engine.statistics")
-    if config.with_defaults(log_stats=False).statistics.log_stats and not logger.handlers:
+    if config.with_defaults(**OFFLINE_DEFAULTS).statistics.log_stats and not logger.handlers:
         logger.addHandler(logging.StreamHandler())
         logger.setLevel(logging.INFO)
 

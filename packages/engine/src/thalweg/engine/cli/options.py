@@ -7,7 +7,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-from thalweg.engine.config import EngineConfig
+from thalweg.engine.config import OFFLINE_DEFAULTS, EngineConfig
 from thalweg.engine.fields import FIELDS
 from thalweg.interfaces import ConfigError, SamplingParams
 
@@ -43,7 +43,7 @@ SAMPLING_HELP = {
 def add_engine_options(parser: argparse.ArgumentParser) -> None:
     """One option per row of the engine's option table."""
     group = parser.add_argument_group("engine options", "each is also read from THALWEG_<NAME>, with underscores")
-    defaults = EngineConfig()
+    defaults = EngineConfig().with_defaults(**OFFLINE_DEFAULTS)
     for option in FIELDS:
         default = option.read(defaults)
         text = f"{option.help} (default {_show(default)})" if default is not None else option.help
