@@ -67,12 +67,13 @@ def test_five_drafts_change_no_text_however_steps_are_cut(kind: str) -> None:
 
 @pytest.mark.parametrize("rule", ["rejection", "coupled"])
 @pytest.mark.parametrize("draft_length", [1, 3])
+@pytest.mark.parametrize("kind", KINDS)
 def test_fewer_drafts_and_the_other_rule_change_no_text_either(
-    draft_length: int, rule: Literal["rejection", "coupled"]
+    kind: str, draft_length: int, rule: Literal["rejection", "coupled"]
 ) -> None:
-    setup = replace(speculating("half right", draft_length), verification=rule)
+    setup = replace(speculating(kind, draft_length), verification=rule)
     ways = schedules(setup, lengths_vary=True, preempts=False)
-    for way in ("overlapping", "by plan", "by throughput, overlapping"):
+    for way in ("overlapping", "by throughput, overlapping"):
         served = Served(ways[way], requests(NUM_PROMPTS), scatter(NUM_PROMPTS, 8, 20))
         assert served.said == plain(NUM_PROMPTS).said, way
 

@@ -32,11 +32,11 @@ BEST_ALONE = drafting(FOUR, GOOD_FOUR, budget=lambda: budgets.alone(ONE_ALONE), 
 """The complete rule with exact confidences, as if every sequence were served alone."""
 
 FIXED = {
-    "no drafts": LawRun(drafting(drafts=None, draft_length=0), num_seeds=20_000),
-    "one draft": LawRun(drafting(draft_length=1), num_seeds=20_000),
-    "three drafts": LawRun(drafting(), num_seeds=20_000),
-    "five drafts, overlapping": LawRun(drafting(FIVE, GOOD_FIVE, draft_length=5, is_async=True), num_seeds=20_000),
-    "a contrary drafter": LawRun(drafting(drafts=SIX.inverted()), num_seeds=20_000),
+    "no drafts": LawRun(drafting(drafts=None, draft_length=0)),
+    "one draft": LawRun(drafting(draft_length=1)),
+    "three drafts": LawRun(drafting()),
+    "five drafts, overlapping": LawRun(drafting(FIVE, GOOD_FIVE, draft_length=5, is_async=True)),
+    "a contrary drafter": LawRun(drafting(drafts=SIX.inverted())),
     "the least likely token, certain": LawRun(drafting(choose=drafters.least_likely)),
     "drawn first, then certain": LawRun(drafting(choose=drafters.drawn_at_first)),
     "ids that do not exist": LawRun(drafting(choose=drafters.illegal_at_times, confide=drafters.nonsense)),
@@ -53,12 +53,11 @@ VARYING = {
     "the plan 3, 1, 6, 2": LawRun(
         drafting(draft_length=5, budget=lambda: budgets.planned((3, 1, 6, 2))), num_seeds=20_000
     ),
-    "a telling drafter, overlapping": LawRun(replace(TWICE_TOLD, is_async=True), num_tokens=5, num_seeds=20_000),
-    "the best alone": LawRun(BEST_ALONE, num_tokens=5, num_seeds=20_000),
+    "a telling drafter, overlapping": LawRun(replace(TWICE_TOLD, is_async=True), num_tokens=5),
+    "the best alone": LawRun(BEST_ALONE, num_tokens=5),
     "shared out on the device": LawRun(
         drafting(FOUR, GOOD_FOUR, is_async=True, step_times=TOGETHER, confide=drafters.telling),
         num_tokens=5,
-        num_seeds=20_000,
     ),
     "shared out on the device, ids that were not drawn": LawRun(
         drafting(FOUR, GOOD_FOUR, is_async=True, step_times=TOGETHER, choose=drafters.replaced, confide=drafters.even),
