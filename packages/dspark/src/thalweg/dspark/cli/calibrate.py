@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--plot", metavar="FILE", help="draw predicted against happened, as .png, .svg or .pdf")
 
 
-def run(arguments: argparse.Namespace) -> None:
+def run(arguments: argparse.Namespace) -> int:
     """Print the table and the temperatures; write what was asked for."""
     if arguments.plot is not None:
         check_plot(arguments.plot)
@@ -41,6 +41,7 @@ def run(arguments: argparse.Namespace) -> None:
         write_calibration(arguments.output, calibration, names if arguments.dataset is None else arguments.dataset)
     if arguments.plot is not None:
         plot_calibration(calibration, arguments.plot)
+    return 0
 
 
 def _is_same_file(one: str, other: str) -> bool:

@@ -48,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--plot", metavar="FILE", help="draw the table, as .png, .svg or .pdf")
 
 
-def run(arguments: argparse.Namespace) -> None:
+def run(arguments: argparse.Namespace) -> int:
     """Print the table; draw it where asked."""
     if arguments.plot is not None:
         check_plot(arguments.plot)
@@ -67,6 +67,7 @@ def run(arguments: argparse.Namespace) -> None:
     print(table(rows))
     if arguments.plot is not None:
         plot_plan(rows, arguments.plot)
+    return 0
 
 
 def table(rows: Sequence[PlanRow]) -> str:

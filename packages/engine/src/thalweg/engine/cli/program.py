@@ -1,76 +1,25 @@
-"""Parse the command line, run one command, and turn errors into one line and an exit status.
+"""The program `thalweg`: its commands, and what it exits with (`thalweg.interfaces.command_line`).
 
-Exit status: 0 all went well; 1 the command ran and reports a problem (a refused prompt, an incomplete checkpoint);
-2 the request could not be carried out; 130 interrupted.
+Status 1 is a refused prompt or an incomplete checkpoint.
 """
 
 from __future__ import annotations
 
 import argparse
-import io
-import os
-import sys
 from collections.abc import Sequence
-from typing import NoReturn
 
 from thalweg.engine.__about__ import __version__
 from thalweg.engine.cli import config, generate, inspect, kernels, tiny
-from thalweg.interfaces import ThalwegError
+from thalweg.interfaces.command_line import command_parser, run_command
 
 COMMANDS = (generate, config, inspect, kernels, tiny)
 
 
-class _Parser(argparse.ArgumentParser):
-    """An argument parser whose errors are one line, as all errors of this program are."""
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
-
-
 def build_parser() -> argparse.ArgumentParser:
     """The parser of the whole command line; imports no torch."""
-    parser = _Parser(
-        prog="thalweg", description="Run DeepSeek-V4.1 checkpoints and look into them.", allow_abbrev=False
-    )
-    parser.add_argument("--version", action="version", version=f"thalweg {__version__}")
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for module in COMMANDS:
-        name = module.__name__.rpartition(".")[2]
-        summary = (module.__doc__ or "").split("\n")[0]
-        command = commands.add_parser(name, help=summary, description=summary, allow_abbrev=False)
-        module.add_arguments(command)
-        command.set_defaults(run=module.run)
-    return parser
+    return command_parser("thalweg", "Run DeepSeek-V4.1 checkpoints and look into them.", __version__, COMMANDS)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status. `arguments` are those of the process if None."""
-    for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:  # closed by the caller: what would be shown there goes nowhere
-            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
-        stream = getattr(sys, name)
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # a terminal that lacks a character must not end the run
-    parsed = build_parser().parse_args(arguments)
-    try:
-        status: int = parsed.run(parsed)
-        sys.stdout.flush()
-        return status
-    except ThalwegError as error:
-        print(f"thalweg: {' '.join(str(error).split())}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("thalweg: interrupted", file=sys.stderr)
-        return 130
-    except BrokenPipeError:
-        _leave_stdout()  # the reader has left, as `head` does
-        return 0
-    except OSError as error:
-        _leave_stdout()
-        print(f"thalweg: {error.filename or 'standard output'}: {error.strerror}", file=sys.stderr)
-        return 2
-
-
-def _leave_stdout() -> None:
-    """Point stdout elsewhere, so that the flush at exit does not complain about it either."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return run_command(build_parser(), arguments)
