@@ -125,8 +125,9 @@ class ConfidenceRecorder:
     def _write(self, data: bytes) -> bool:
         """Whether all of it was written."""
         try:
-            while data:
-                data = data[self._file.write(data) :]
+            with _locked(self._file):  # who begins now would take a line that is half written for one that was cut off
+                while data:
+                    data = data[self._file.write(data) :]
         except OSError as error:
             logger.warning("%s: confidences are no longer recorded: %s", self._path, error)
             self._file.close()
