@@ -37,6 +37,7 @@ def test_a_graph_size_below_one_is_refused(bad: Any) -> None:
 def test_a_batch_takes_the_time_of_the_next_larger_graph() -> None:
     curve = StepTimeCurve([(2, 10.0), (5, 11.0), (8, 15.0)])
     assert [curve.time_ms(tokens) for tokens in range(1, 9)] == [10.0, 10.0, 11.0, 11.0, 11.0, 15.0, 15.0, 15.0]
+    assert [curve.graph_size(tokens) for tokens in range(1, 9)] == [2, 2, 5, 5, 5, 8, 8, 8]
     assert curve.largest == 8
 
 

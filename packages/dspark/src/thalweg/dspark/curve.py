@@ -52,9 +52,13 @@ class StepTimeCurve:
     def largest(self) -> int:
         return self.sizes[-1]
 
+    def graph_size(self, num_tokens: int) -> int:
+        """Size of the graph that a batch of that many query tokens, at most `largest`, runs."""
+        return self.sizes[self._place(num_tokens)]
+
     def time_ms(self, num_tokens: int) -> float:
-        """Time of the graph that a batch of that many query tokens, at most `largest`, runs."""
-        return self.times_ms[bisect_left(self.sizes, num_tokens)]
+        """Time of that graph."""
+        return self.times_ms[self._place(num_tokens)]
 
     def interpolated(self, sizes: Sequence[int]) -> StepTimeCurve:
         """The curve at other sizes, on straight lines between its points and flat before the first.
@@ -65,6 +69,9 @@ class StepTimeCurve:
             if size > self.largest:
                 raise ConfigError(f"sizes[{i}] is {size}; the curve ends at {self.largest}")
         return StepTimeCurve([(size, float(np.interp(size, self.sizes, self.times_ms))) for size in sizes])
+
+    def _place(self, num_tokens: int) -> int:
+        return bisect_left(self.sizes, num_tokens)
 
 
 def _point(i: int, point: Any) -> tuple[int, float]:

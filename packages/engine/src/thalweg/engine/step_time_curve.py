@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import platform
-from bisect import bisect_left
 from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
@@ -76,7 +75,7 @@ def kept_or_measured_curve(
 
 def size_on_curve(curve: StepTimeCurve, num_tokens: int) -> int:
     """The size whose time a step of so many query tokens is held against: the next larger one, or the largest."""
-    return curve.sizes[min(bisect_left(curve.sizes, num_tokens), len(curve.sizes) - 1)]
+    return curve.graph_size(min(num_tokens, curve.largest))
 
 
 def check_cache_directory(config: EngineConfig) -> None:
