@@ -25,8 +25,8 @@ from thalweg.cache import MetadataShape
 from thalweg.engine.device import Prepared
 from thalweg.engine.inputs import PLACEHOLDER_SEQUENCE, InputBuilder
 from thalweg.engine.model_inputs import ModelInputs
-from thalweg.engine.requests import SamplingRow
 from thalweg.engine.sampler_inputs import build_sampler_inputs
+from thalweg.engine.sampling_row import SamplingRow, SequenceToSample
 from thalweg.engine.token_rows import IMAGE_MARK, CompressedVocabulary, build_token_rows
 from thalweg.engine.upload import Uploader
 from thalweg.interfaces import StepKind, StepPlan, StepStats
@@ -203,7 +203,9 @@ def test_sampler_inputs_equal_the_recorded_ones(index: int) -> None:
     given, recorded = case["input"], case["output"]
     kind = StepKind.PREFILL if given["is_prompt"] else StepKind.DECODE
     plan = make_plan(kind, given["seqs"], 1, given["nextn"])
-    inputs = build_sampler_inputs(plan, [sampling_row(sequence.get("sp", {})) for sequence in given["seqs"]])
+    inputs = build_sampler_inputs(
+        plan, [SequenceToSample(sampling_row(sequence.get("sp", {}))) for sequence in given["seqs"]]
+    )
     if given["yoco_mode"] != "compact":
         assert_equal(selected_rows(plan), recorded["selected_token_indices"])
     assert_equal(inputs.temperatures, recorded["temperatures"])
@@ -235,16 +237,18 @@ def test_a_model_without_ngram_tables_gets_a_column_that_nobody_reads() -> None:
 
 
 def test_tokens_that_end_an_output_are_forbidden_until_it_is_long_enough() -> None:
-    row = SamplingRow(1.0, 1.0, -1, 0, 3, np.array([1, 9]))
+    row = SamplingRow(temperature=1.0, min_tokens=3, forbidden_ids=np.array([1, 9]))
     sequence = {"tokens": [3, 4, 5, 6], "prompt": 2, "q": 3, "k": 6, "blocks": [1], "state": 1, "drafts": [7, 8]}
-    inputs = build_sampler_inputs(make_plan(StepKind.DECODE, [sequence], 1, 2), [row])
+    inputs = build_sampler_inputs(make_plan(StepKind.DECODE, [sequence], 1, 2), [SequenceToSample(row)])
     assert (inputs.forbidden_rows.tolist(), inputs.forbidden_ids.tolist()) == ([0, 0], [1, 9])
     chunk = {"tokens": [3, 4, 5, 6], "q": 2, "k": 2, "blocks": [1], "state": 1}
-    assert not build_sampler_inputs(make_plan(StepKind.PREFILL, [chunk], 1), [row]).forbidden_rows.size
+    assert not build_sampler_inputs(
+        make_plan(StepKind.PREFILL, [chunk], 1), [SequenceToSample(row)]
+    ).forbidden_rows.size
 
 
 def test_later_rows_of_a_step_use_far_away_positions() -> None:
     sequence = {"tokens": [3, 4], "q": 3, "k": 4, "blocks": [1], "state": 1, "drafts": [7, 8]}
-    row = SamplingRow(1.0, 1.0, -1, 0, 0, np.array([1]))
-    inputs = build_sampler_inputs(make_plan(StepKind.DECODE, [sequence], 1, 2), [row])
+    row = SamplingRow(temperature=1.0, forbidden_ids=np.array([1]))
+    inputs = build_sampler_inputs(make_plan(StepKind.DECODE, [sequence], 1, 2), [SequenceToSample(row)])
     assert inputs.row_positions().tolist() == [2, 2 + 10000019, 2 + 2 * 10000019]

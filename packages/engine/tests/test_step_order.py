@@ -10,8 +10,8 @@ from engine_testing.bench import LETTERS, Bench, params
 from engine_testing.cores import CORES
 from engine_testing.recorder import Recorder
 
-from thalweg.engine.requests import SamplingRow
 from thalweg.engine.runner import check_context_lengths
+from thalweg.engine.sampling_row import SamplingRow, SequenceToSample
 from thalweg.engine.timeline import Timeline
 from thalweg.engine.tokenizer import Tokenizer
 from thalweg.interfaces import InvariantError, RequestOutput, StepCorrection, StepPlan
@@ -320,7 +320,7 @@ def test_cache_copies_come_before_everything_else_of_their_step(tokenizer: Token
         recorder.plans[0], state_copies=pairs, block_copies=pairs * 2, zero_state_slots=np.array([1], np.int32)
     )
     step = bench.runner.launch(plan, None)
-    bench.runner.sample(step, None, [SamplingRow.neutral()])
+    bench.runner.sample(step, None, [SequenceToSample(SamplingRow.neutral())])
     bench.runner.collect(step)
     assert device.pools.states[:4, 0].tolist() == [0, 0, 2, 1]
     assert device.pools.blocks[6, 0] == 2

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from thalweg.engine.detokenizer import Detokenizer
-from thalweg.engine.requests import RequestState, SamplingRow
+from thalweg.engine.requests import RequestState
+from thalweg.engine.sampling_row import SamplingRow
 from thalweg.engine.stop import StopChecker
 from thalweg.engine.tokenizer import Tokenizer
 from thalweg.interfaces import ConfigError, RequestError, SamplingParams, shown

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Self, TypeVar
 
 from thalweg.engine.fields import FIELDS, Field
+from thalweg.engine.sampling_config import SamplingConfig
 from thalweg.engine.sections import (
     BackendConfig,
     CacheConfig,
@@ -63,6 +64,8 @@ class EngineConfig:
     mode: Literal["quant", "plain"] = "quant"
     arithmetic: Literal["exact", "float32"] = "exact"
     logprobs_mode: Literal["raw", "processed"] = "raw"
+    """Log-probabilities of the model itself, or of the distribution that tokens are drawn from."""
+    sampling: SamplingConfig = field(default_factory=SamplingConfig)
     scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
     cache: CacheConfig = field(default_factory=CacheConfig)
     parallel: ParallelConfig = field(default_factory=ParallelConfig)
@@ -81,7 +84,6 @@ class EngineConfig:
         require_choice("mode", self.mode, ("quant", "plain"))
         require_choice("arithmetic", self.arithmetic, ("exact", "float32"))
         require_choice("logprobs_mode", self.logprobs_mode, ("raw", "processed"))
-        require_default("logprobs_mode", self.logprobs_mode, "raw", "this version returns no log-probabilities")
         for section, kind in _SECTIONS.items():
             if not isinstance(getattr(self, section), kind):
                 raise ConfigError(f"{section} is {shown(getattr(self, section))}; it must be a {kind.__name__}")
@@ -202,6 +204,7 @@ def _refuse_unknown(overrides: Mapping[str, Any]) -> None:
 
 
 _SECTIONS: dict[str, type] = {
+    "sampling": SamplingConfig,
     "scheduler": SchedulerConfig,
     "cache": CacheConfig,
     "parallel": ParallelConfig,

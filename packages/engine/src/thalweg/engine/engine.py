@@ -15,7 +15,8 @@ from thalweg.engine.admission import Admission
 from thalweg.engine.inflight import Collected, InflightStep, Runner
 from thalweg.engine.instruments import Instruments
 from thalweg.engine.post_process import PostProcessor
-from thalweg.engine.requests import RequestTable, SamplingRow
+from thalweg.engine.requests import RequestTable
+from thalweg.engine.sampling_row import SamplingRow, SequenceToSample
 from thalweg.engine.statistics import StepRecord, StepStatistics
 from thalweg.engine.step_time_curve import size_on_curve
 from thalweg.engine.timeline import NullTimeline, Timeline
@@ -270,13 +271,13 @@ class LLMEngine:
             return None
         return self._scheduler.correct(step.plan.step, self._runner.query_lengths(step))
 
-    def _sampling_rows(self, plan: StepPlan) -> list[SamplingRow]:
+    def _sampling_rows(self, plan: StepPlan) -> list[SequenceToSample]:
         """How to sample each row.
 
         A request may have ended since its row was planned: in the step in flight, or aborted by a callback.
         """
         states = map(self._table.by_sequence, plan.sequence_ids.tolist())
-        return [SamplingRow.neutral() if state is None else state.sampling for state in states]
+        return [SequenceToSample(SamplingRow.neutral()) if state is None else state.to_sample() for state in states]
 
     def _abort_sequences(self, sequence_ids: Sequence[int]) -> None:
         if sequence_ids and self._failure is None:

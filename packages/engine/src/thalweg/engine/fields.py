@@ -74,6 +74,10 @@ def _parse_floats(text: str) -> tuple[float, ...]:
     return tuple(float(part) for part in text.split(",")) if text else ()
 
 
+def _parse_ids(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.split(",") if part.strip())
+
+
 FIELDS: tuple[Field, ...] = (
     Field("model", "", "model", _parse_text, "checkpoint directory; without it the checkpoint of thalweg-tiny"),
     Field("tokenizer", "", "tokenizer", _parse_text, "tokenizer.json or its directory; without it the checkpoint's"),
@@ -88,6 +92,9 @@ FIELDS: tuple[Field, ...] = (
         "log-probabilities before or after temperature and filters",
         ("raw", "processed"),
     ),
+    Field("token_blacklist", "sampling", "token_blacklist", _parse_ids, "token ids that are never drawn: 1,2,3"),
+    Field("force_top_k", "sampling", "force_top_k", int, "restrict every distribution to so many tokens; 0 = off"),
+    Field("return_draws", "sampling", "return_draws", parse_bool, "report with every token how it was drawn"),
     Field("max_num_seqs", "scheduler", "max_num_seqs", int, "most sequences that decode at once"),
     Field(
         "max_num_batched_tokens",

@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from thalweg.engine.device import Forwarded, Prepared, Sampled
-from thalweg.engine.requests import SamplingRow
+from thalweg.engine.row_reports import RowDraws, RowLogprobs
+from thalweg.engine.sampling_row import SequenceToSample
 from thalweg.interfaces import StepCorrection, StepPlan, StepResult
 from thalweg.interfaces.backend import Event, Launched
 
@@ -44,13 +45,22 @@ class Collected:
 
     result: StepResult
     broken_rows: NDArray[np.bool_]
-    """[N] rows whose newest token is meaningless: its logits held NaN or infinity, or nothing that may be drawn."""
+    """[N+X] sequences whose newest token is meaningless: its logits held NaN or infinity, or nothing that may be drawn.
+    X = siblings, in the order of their sequences, as everywhere below."""
     forward_s: float
     """Inside the model."""
     sampler_s: float
     """Drawing, verifying and drafting."""
     accept_probs: NDArray[np.float32] | None = None
     """[N, G] how likely each draft was to be accepted, NaN where none was verified; None for a step without drafts."""
+    sibling_ids: NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, np.int32))
+    """[X] first tokens of the siblings; those of a prompt that is not finished yet are meaningless."""
+    logprobs: RowLogprobs | None = None
+    """Of output tokens; None = nobody asked."""
+    prompt_logprobs: RowLogprobs | None = None
+    """Of prompt tokens, those that nobody reported before; offsets [N+1]."""
+    draws: RowDraws | None = None
+    """None unless the engine was told to report draws."""
     draft_faults: tuple[int, int] = (0, 0)
     """What was wrong with the next drafts: unusable ids, confidences outside 0..1."""
 
@@ -64,7 +74,7 @@ class Runner(Protocol):
     def query_lengths(self, step: InflightStep) -> NDArray[np.int32] | None:
         """[N] verify lengths as the device shared them out, waiting for just that; None: the planned ones hold."""
 
-    def sample(self, step: InflightStep, correction: StepCorrection | None, rows: Sequence[SamplingRow]) -> None:
+    def sample(self, step: InflightStep, correction: StepCorrection | None, rows: Sequence[SequenceToSample]) -> None:
         """Queue sampling, verification and drafting.
 
         correction: of an asynchronous decode step; the plan's own numbers otherwise. rows: one entry per row.

@@ -5,36 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-import numpy as np
-from numpy.typing import NDArray
-
 from thalweg.engine.detokenizer import Detokenizer
+from thalweg.engine.sampling_row import SamplingRow, SequenceToSample
 from thalweg.engine.stop import StopChecker
 from thalweg.interfaces import CompletionOutput, FinishReason, RequestMetrics, RequestOutput, SamplingParams
-
-
-@dataclass(frozen=True, slots=True)
-class SamplingRow:
-    """How the sampler treats one sequence; constant from its first step to its last."""
-
-    temperature: float
-    top_p: float
-    top_k: int
-    seed: int
-    """0 <= seed < 2**64."""
-    min_tokens: int
-    forbidden_ids: NDArray[np.int64]
-    """[f] token ids that would end the output, not to be sampled before `min_tokens`."""
-    eos_token_id: int = -1
-    """Ends the output; -1 when it is ignored."""
-
-    @staticmethod
-    def neutral() -> SamplingRow:
-        """For a row whose request has ended while the step was on its way; what it yields goes nowhere."""
-        return _NEUTRAL
-
-
-_NEUTRAL = SamplingRow(0.0, 1.0, -1, 0, 0, np.zeros(0, np.int64))
 
 
 @dataclass(slots=True)
@@ -61,6 +35,10 @@ class RequestState:
     @property
     def is_finished(self) -> bool:
         return self.finish_reason is not None
+
+    def to_sample(self) -> SequenceToSample:
+        """What the sampler must know now."""
+        return SequenceToSample(self.sampling, self.sequence_id, self.prompt_token_ids, self.token_ids)
 
     def append(self, token_id: int, now_s: float) -> bool:
         """Take one output token; True if it ends the output by a stop string or a stop token.

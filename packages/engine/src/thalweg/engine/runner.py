@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from thalweg.engine.device import Device, Sampled
 from thalweg.engine.inflight import Collected, InflightStep
 from thalweg.engine.inputs import InputBuilder
-from thalweg.engine.requests import SamplingRow
 from thalweg.engine.sampler_inputs import build_sampler_inputs
+from thalweg.engine.sampling_row import SequenceToSample
 from thalweg.engine.timeline import NullTimeline, Timeline
 from thalweg.interfaces import Backend, InvariantError, StepCorrection, StepPlan, StepResult
 from thalweg.interfaces.backend import Launched
@@ -83,7 +83,7 @@ class StreamRunner:
             raise InvariantError(f"step {step.plan.step} was to share out its verify lengths, and did not")
         return _ints(lengths)
 
-    def sample(self, step: InflightStep, correction: StepCorrection | None, rows: Sequence[SamplingRow]) -> None:
+    def sample(self, step: InflightStep, correction: StepCorrection | None, rows: Sequence[SequenceToSample]) -> None:
         """Queue sampling, and mark the end of the step."""
         step.correction = correction
         forwarded, step.forwarded = step.forwarded, None  # the logits live no longer than the work that reads them

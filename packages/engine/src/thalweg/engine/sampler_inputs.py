@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from thalweg.engine.requests import SamplingRow
+from thalweg.engine.sampling_row import SamplingRow, SequenceToSample
 from thalweg.interfaces import StepCorrection, StepKind, StepPlan
 from thalweg.kernels.reference.sampling import GREEDY_BELOW
 
@@ -66,13 +66,14 @@ class SamplerInputs:
 
 
 def build_sampler_inputs(
-    plan: StepPlan, rows: Sequence[SamplingRow], correction: StepCorrection | None = None
+    plan: StepPlan, sequences: Sequence[SequenceToSample], correction: StepCorrection | None = None
 ) -> SamplerInputs:
-    """Sampler inputs of a plan; `rows` are its sequences in plan order.
+    """Sampler inputs of a plan; `sequences` are its rows in plan order.
 
     correction: replaces the lengths of an asynchronous decode step, which the plan could only guess. Every chunk of a
     prefill samples its last row; what a chunk that does not end its prompt yields is dropped later.
     """
+    rows = [sequence.row for sequence in sequences]
     lengths = plan if correction is None else correction
     counts = lengths.query_lengths.astype(np.int64)
     contexts = lengths.context_lengths.astype(np.int64)

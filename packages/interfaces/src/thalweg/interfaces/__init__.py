@@ -27,6 +27,7 @@ from thalweg.interfaces.request import (
     RequestMetrics,
     RequestOutput,
     SamplingParams,
+    TokenDraw,
 )
 from thalweg.interfaces.scheduler import Ballot, Scheduler, VoteRound
 from thalweg.interfaces.step import (
@@ -90,6 +91,7 @@ __all__ = [
     "Stream",
     "TargetRows",
     "ThalwegError",
+    "TokenDraw",
     "Variable",
     "VerifyBudget",
     "VoteRound",

@@ -58,21 +58,7 @@ class GrammarSpec:
 
 
 # Fields that thalweg accepts only at their default until their feature exists.
-_NOT_YET: frozenset[str] = frozenset(
-    {
-        "n",
-        "min_p",
-        "presence_penalty",
-        "frequency_penalty",
-        "repetition_penalty",
-        "logit_bias",
-        "bad_words",
-        "logprobs",
-        "prompt_logprobs",
-        "structured",
-        "forced_token_ids",
-    }
-)
+_NOT_YET: frozenset[str] = frozenset({"structured"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,6 +193,18 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
+class TokenDraw:
+    """How a token was drawn; in the distribution after masks, penalties, temperature and filters."""
+
+    sum_smaller_probs: float
+    """Mass of the tokens that were less likely, or as likely with no higher id, the token itself included."""
+    draft_logprob: float | None
+    """Log-probability with which an accepted draft was proposed; None for a token that was no draft."""
+    accept_prob: float | None
+    """Probability that a draft in this place is accepted; None where none was judged."""
+
+
+@dataclass(frozen=True, slots=True)
 class CompletionOutput:
     """One generated continuation."""
 
@@ -214,10 +212,14 @@ class CompletionOutput:
     text: str
     token_ids: tuple[int, ...]
     logprobs: tuple[Mapping[int, float], ...] | None
+    """Per token of `token_ids`: id -> log-probability of the alternatives asked for and of the token itself, from the
+    most likely on, the lower id first among equals; at least -9999. None: not asked for."""
     finish_reason: str | None
     """None while it runs, else a `FinishReason` value."""
     stop_reason: str | int | None
     """The stop string or stop token id that ended it; None for end of sequence, length and the rest."""
+    draws: tuple[TokenDraw, ...] | None = None
+    """Per token of `token_ids`, of an engine with `return_draws`; else None."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,6 +242,8 @@ class RequestOutput:
     prompt: str | None
     prompt_token_ids: tuple[int, ...]
     prompt_logprobs: tuple[Mapping[int, float], ...] | None
+    """Per prompt token from the second one on, as `CompletionOutput.logprobs`, as far as they are known. None: not
+    asked for."""
     outputs: tuple[CompletionOutput, ...]
     finished: bool
     error: str | None

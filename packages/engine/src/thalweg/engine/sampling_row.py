@@ -1,0 +1,75 @@
+"""How one output of a request is sampled, and what the sampler must know about its past."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+def _no_ids() -> NDArray[np.int64]:
+    return np.zeros(0, np.int64)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingRow:
+    """How the sampler treats one sequence; constant from its first step to its last."""
+
+    temperature: float = 0.0
+    top_p: float = 1.0
+    top_k: int = -1
+    min_p: float = 0.0
+    seed: int = 0
+    """0 <= seed < 2**64."""
+    min_tokens: int = 0
+    forbidden_ids: NDArray[np.int64] = field(default_factory=_no_ids)
+    """[f] token ids that would end the output, not to be sampled before `min_tokens`."""
+    eos_token_id: int = -1
+    """Ends the output; -1 when it is ignored."""
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    bias_ids: NDArray[np.int64] = field(default_factory=_no_ids)
+    """[b] token ids, all different, whose logits are shifted."""
+    biases: NDArray[np.float32] = field(default_factory=lambda: np.zeros(0, np.float32))
+    """[b] by how much."""
+    bad_words: tuple[tuple[int, ...], ...] = ()
+    """Token sequences that the output must not contain."""
+    forced_ids: NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, np.int32))
+    """[k] output token k is this one; -1 = free, as is everything past the end."""
+    num_logprobs: int | None = None
+    """Alternatives to report per output token; None = no log-probabilities at all."""
+    num_prompt_logprobs: int | None = None
+    """The same for the tokens of the prompt."""
+
+    @property
+    def has_penalties(self) -> bool:
+        """Whether the logits depend on the tokens so far."""
+        return self.repetition_penalty != 1 or self.presence_penalty != 0 or self.frequency_penalty != 0
+
+    @staticmethod
+    def neutral() -> SamplingRow:
+        """For a row whose request has ended while the step was on its way; what it yields goes nowhere."""
+        return _NEUTRAL
+
+
+_NEUTRAL = SamplingRow()
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceToSample:
+    """One row of a plan as the sampler sees it."""
+
+    row: SamplingRow
+    key: int = -1
+    """Of the output that this sequence makes; never used again for another one. -1 = nobody's."""
+    prompt_token_ids: Sequence[int] = ()
+    output_token_ids: Sequence[int] = ()
+    """Everything emitted so far, the newest token included."""
+    num_prompt_logprobs_known: int = 0
+    """Log-probabilities of so many prompt tokens, from the second one on, have been reported before."""
+    siblings: tuple[SequenceToSample, ...] = ()
+    """Outputs that share this prompt and have no sequence of their own yet: the end of the prompt draws a first token
+    for each of them, too."""
