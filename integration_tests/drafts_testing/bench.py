@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import tokenizers
-from tokenizers import decoders, models
+from tokenizers import Regex, decoders, models, pre_tokenizers
 
 from drafts_testing.device import TableDevice
 from drafts_testing.drafters import Choose, Confide, TableDrafter, drawn, even
@@ -170,6 +170,7 @@ def make_tokenizer(vocab_size: int) -> Tokenizer:
     """One letter, or one number in brackets, per token; 0 begins, 1 ends, 2 pads."""
     names = [chr(ord("a") + token) if token < 26 else f"({token})" for token in range(vocab_size)]
     tokenizer = tokenizers.Tokenizer(models.WordLevel({name: token for token, name in enumerate(names)}, names[0]))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"\(\d+\)|."), "isolated")
     tokenizer.decoder = decoders.Fuse()
     return Tokenizer(tokenizer, bos_token_id=0, eos_token_id=EOS, pad_token_id=2, vocab_size=vocab_size)
 
