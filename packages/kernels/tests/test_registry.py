@@ -57,10 +57,33 @@ def test_a_predicate_on_the_dimensions_is_asked() -> None:
 
 
 def test_batch_invariant_mode_takes_only_what_promises_it() -> None:
-    fast, steady = implementation(priority=5), implementation(provider="tile_kernels", batch_invariant=True)
+    fast = implementation(priority=5)
+    steady = implementation(provider="tile_kernels", deterministic=True, batch_invariant=True)
     assert registry(fast, steady).select("scale", "sm90", batch_invariant=True) is steady
     with pytest.raises(BackendUnavailableError, match="sm90/tilelang: not batch-invariant"):
         registry(fast).select("scale", "sm90", batch_invariant=True)
+
+
+def test_batch_invariant_mode_says_at_the_start_what_does_not_promise_it() -> None:
+    fast = implementation(priority=5)
+    with pytest.raises(
+        BackendUnavailableError,
+        match="batch_invariant is True, and sm90 has no batch-invariant implementation of scale$",
+    ):
+        bind("sm90", batch_invariant=True, registry=registry(fast))
+    assert bind("sm90", registry=registry(fast)).implementation("scale") is fast
+    steady = implementation(provider="tile_kernels", deterministic=True, batch_invariant=True)
+    chosen = bind("sm90", batch_invariant=True, registry=registry(fast, steady)).implementation("scale")
+    assert chosen is steady
+    by_name = bind("sm90", {"scale": "reference"}, batch_invariant=True, registry=registry(fast))
+    assert by_name.implementation("scale").label == "cpu/reference"
+    with pytest.raises(BackendUnavailableError, match="sm90/tilelang: not batch-invariant"):
+        bind("sm90", {"scale": "tilelang"}, batch_invariant=True, registry=registry(fast, steady))
+
+
+def test_what_is_batch_invariant_must_be_deterministic() -> None:
+    with pytest.raises(ConfigError, match="batch_invariant of scale by sm90/tilelang is True with deterministic False"):
+        implementation(batch_invariant=True)
 
 
 def test_a_device_never_falls_back_to_the_reference_silently() -> None:

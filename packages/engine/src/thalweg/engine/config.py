@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Self, TypeVar
 
+from thalweg.engine.batch_invariance import check_batch_invariant
 from thalweg.engine.fields import FIELDS, Field
 from thalweg.engine.sampling_config import SamplingConfig
 from thalweg.engine.sections import (
@@ -87,6 +88,7 @@ class EngineConfig:
         for section, kind in _SECTIONS.items():
             if not isinstance(getattr(self, section), kind):
                 raise ConfigError(f"{section} is {shown(getattr(self, section))}; it must be a {kind.__name__}")
+        check_batch_invariant(self.backend, self.speculation)
         reason = "this version hands no prompts from engine to engine"
         require_default("engine_type", self.scheduler.engine_type, "normal", reason)
         if self.scheduler.policy == "reference" and self.scheduler.lookahead_tokens > 1:

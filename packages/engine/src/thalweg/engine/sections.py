@@ -84,7 +84,8 @@ class BackendConfig:
     kernels: tuple[tuple[str, str], ...] = ()
     """(op, provider) pairs that override the selection of the kernel registry."""
     batch_invariant: bool = False
-    """Demand logits that do not depend on the batch; the CPU backend always delivers that."""
+    """Demand logits that do not depend on the batch, and refuse options that make text depend on it all the same; the
+    logits of the CPU backend never do."""
     graphs: bool = True
     """Capture decode steps as graphs where the backend has graphs; the CPU has none."""
     sync_guard: bool = True

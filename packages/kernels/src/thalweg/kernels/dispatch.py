@@ -71,7 +71,8 @@ def bind(
     overrides: op -> provider, for ops that must not be chosen by priority. batch_invariant: take only implementations
     that promise the same bits for a row whatever the batch. architecture and facts (dimensions by name) are what
     implementations may depend on. Raises ConfigError for unknown names and BackendUnavailableError for a backend
-    without kernels or an override that cannot be met.
+    without kernels, an override that cannot be met, or ops that the backend has, but none that is batch-invariant:
+    what an op cannot promise is said here, not when a request first needs it.
     """
     registry = registry or default_registry()
     if backend not in BACKEND_NAMES:
@@ -82,7 +83,28 @@ def bind(
     ops = BoundOps(registry, backend, overrides or {}, batch_invariant, architecture, facts or {})
     for op in overrides or {}:
         ops.implementation(op)
+    if batch_invariant:
+        _require_batch_invariance(registry, backend, overrides or {}, architecture, facts)
     return ops
+
+
+def _require_batch_invariance(
+    registry: Registry, backend: str, overrides: Mapping[str, str], architecture: str | None, facts: Facts | None
+) -> None:
+    """Raise BackendUnavailableError for ops that the backend computes, but not so that a row's bits are its own."""
+
+    def serves(op: str, batch_invariant: bool) -> bool:
+        try:
+            registry.select(op, backend, architecture=architecture, facts=facts, batch_invariant=batch_invariant)
+        except BackendUnavailableError:
+            return False
+        return True
+
+    varying = [op for op in registry.ops if op not in overrides and serves(op, False) and not serves(op, True)]
+    if varying:
+        raise BackendUnavailableError(
+            f"batch_invariant is True, and {backend} has no batch-invariant implementation of {', '.join(varying)}"
+        )
 
 
 def table(backend: str, registry: Registry | None = None, batch_invariant: bool = False) -> str:

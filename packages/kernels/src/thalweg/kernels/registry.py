@@ -62,14 +62,23 @@ class Implementation:
     """Whether it serves a model with these static facts (dimensions and flags by name)."""
     priority: int = 0
     deterministic: bool = False
+    """Equal arguments give equal bits, in every run of one process and of another one on such a device."""
     batch_invariant: bool = False
+    """The bits of a row depend on nothing but what the contract says the row depends on: not on other rows, their
+    number, its place among them, or padding. Deterministic, too."""
     graph_safe: bool = False
+    """A graph can hold it: it reads nothing back, and a replay follows the contents of its arguments."""
 
     def __post_init__(self) -> None:
         if self.backend not in BACKEND_NAMES:
             raise ConfigError(f"backend of {self.op} is {self.backend!r}; known are {', '.join(BACKEND_NAMES)}")
         if self.provider not in PROVIDERS:
             raise ConfigError(f"provider of {self.op} is {self.provider!r}; known are {', '.join(PROVIDERS)}")
+        if self.batch_invariant and not self.deterministic:
+            raise ConfigError(
+                f"batch_invariant of {self.op} by {self.label} is True with deterministic False; a row whose bits depend "
+                "on nothing else has the same ones in every run"
+            )
 
     @property
     def label(self) -> str:
