@@ -71,5 +71,5 @@ def test_a_kernel_that_does_not_promise_it_is_passed_over_and_refused_by_name(
     monkeypatch.setattr(assembly, "load_backend", lambda name: FastBackend())
     config = EngineConfig.build(environ={}, model=tmp_path / "model", batch_invariant=True)
     assert assembly._ops(config, FastBackend()).implementation("matmul").provider == "reference"
-    with pytest.raises(BackendUnavailableError, match="matmul on cpu by tilelang .*tilelang: not batch-invariant"):
+    with pytest.raises(BackendUnavailableError, match=r"matmul on cpu by tilelang .*tilelang: not batch-invariant"):
         assembly.build_engine(config.with_options(kernels=(("matmul", "tilelang"),)))

@@ -68,7 +68,7 @@ def test_batch_invariant_mode_says_at_the_start_what_does_not_promise_it() -> No
     fast = implementation(priority=5)
     with pytest.raises(
         BackendUnavailableError,
-        match="batch_invariant is True, and sm90 has no batch-invariant implementation of scale$",
+        match=r"batch_invariant is True, and sm90 has no batch-invariant implementation of scale$",
     ):
         bind("sm90", batch_invariant=True, registry=registry(fast))
     assert bind("sm90", registry=registry(fast)).implementation("scale") is fast

@@ -76,8 +76,8 @@ class Implementation:
             raise ConfigError(f"provider of {self.op} is {self.provider!r}; known are {', '.join(PROVIDERS)}")
         if self.batch_invariant and not self.deterministic:
             raise ConfigError(
-                f"batch_invariant of {self.op} by {self.label} is True with deterministic False; a row whose bits depend "
-                "on nothing else has the same ones in every run"
+                f"batch_invariant of {self.op} by {self.label} is True with deterministic False; a row whose bits are "
+                "its own has the same ones in every run"
             )
 
     @property
