@@ -59,11 +59,32 @@ def test_values_are_shown_as_they_are_unless_that_is_impossible_or_long() -> Non
 
 @pytest.mark.parametrize("value", [HUGE, -HUGE, [HUGE], Hostile(), Array(3), Array(0), Array(1)], ids=type_name)
 @pytest.mark.parametrize(
-    "name", ["n", "min_p", "top_k", "max_tokens", "min_tokens", "logit_bias", "logprobs", "ignore_eos"]
+    "name",
+    [
+        "n",
+        "min_p",
+        "top_k",
+        "max_tokens",
+        "min_tokens",
+        "presence_penalty",
+        "frequency_penalty",
+        "logit_bias",
+        "logprobs",
+        "prompt_logprobs",
+        "ignore_eos",
+    ],
 )
 def test_no_value_makes_the_check_of_a_sampling_option_fail_itself(name: str, value: object) -> None:
     with pytest.raises(ConfigError, match=rf"^{name} is .*; "):
         SamplingParams(**{name: value})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("value", [-HUGE, [HUGE], Hostile(), Array(3), Array(1)], ids=type_name)
+@pytest.mark.parametrize("name", ["stop", "stop_token_ids", "bad_words", "logit_bias", "forced_token_ids"])
+def test_no_value_inside_a_collection_makes_its_check_fail_itself(name: str, value: object) -> None:
+    inside = {1: value} if name == "logit_bias" else [value]
+    with pytest.raises(ConfigError, match=rf"^{name}(\[1\])? (is|contains) .*; "):
+        SamplingParams(**{name: inside})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("value", [HUGE, Hostile(), Array(3), 2, "1"], ids=type_name)

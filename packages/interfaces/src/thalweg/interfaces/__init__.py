@@ -22,13 +22,12 @@ from thalweg.interfaces.parallel import Communicator, ParallelConfig
 from thalweg.interfaces.request import (
     CompletionOutput,
     FinishReason,
-    GrammarSpec,
     Request,
     RequestMetrics,
     RequestOutput,
-    SamplingParams,
     TokenDraw,
 )
+from thalweg.interfaces.sampling_params import GrammarSpec, SamplingParams
 from thalweg.interfaces.scheduler import Ballot, Scheduler, VoteRound
 from thalweg.interfaces.step import (
     SequenceStatus,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Protocol
 
-from thalweg.interfaces.request import GrammarSpec
+from thalweg.interfaces.sampling_params import GrammarSpec
 
 if TYPE_CHECKING:
     import numpy as np

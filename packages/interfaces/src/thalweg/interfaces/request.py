@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 import enum
-import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
-from thalweg.interfaces.checks import is_same, shown
-from thalweg.interfaces.errors import ConfigError
+from thalweg.interfaces.sampling_params import SamplingParams
 from thalweg.interfaces.step import SequenceStatus
-
-_MAX_INT32 = 2**31 - 1
-_MAX_LOGPROBS = 1000
 
 
 class FinishReason(enum.Enum):
@@ -46,139 +40,6 @@ _REASONS = {
     SequenceStatus.FINISHED_STRUCTURED_FAILED: FinishReason.STRUCTURED_FAILED,
     SequenceStatus.FINISHED_VISION_FAILED: FinishReason.VISION_FAILED,
 }
-
-
-@dataclass(frozen=True, slots=True)
-class GrammarSpec:
-    """A constraint on the output text: exactly one kind and its source."""
-
-    kind: str
-    """regex, json, ebnf, choice or structural_tag."""
-    source: str
-
-
-# Fields that thalweg accepts only at their default until their feature exists.
-_NOT_YET: frozenset[str] = frozenset({"structured"})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SamplingParams:
-    """How one request is sampled and when it stops; vLLM's names.
-
-    temperature: below 1e-5 is greedy: argmax, lowest id on ties. top_p in (0, 1]; top_k -1 or >= 1 (-1 disables).
-    seed: reduced modulo 2**64; None draws one per request. max_tokens, min_tokens: output tokens.
-    stop: strings that end the output and are not part of it; stop_token_ids end it and are part of it.
-    Raises ConfigError naming field, value and what is accepted; TypeError for a seed that is not an int.
-    """
-
-    n: int = 1
-    temperature: float = 1.0
-    top_p: float = 1.0
-    top_k: int = -1
-    min_p: float = 0.0
-    seed: int | None = None
-    max_tokens: int = 16
-    min_tokens: int = 0
-    stop: tuple[str, ...] = ()
-    stop_token_ids: tuple[int, ...] = ()
-    ignore_eos: bool = False
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-    repetition_penalty: float = 1.0
-    logit_bias: Mapping[int, float] | None = None
-    bad_words: tuple[str, ...] = ()
-    logprobs: int | None = None
-    prompt_logprobs: int | None = None
-    structured: GrammarSpec | None = None
-    forced_token_ids: tuple[int, ...] | None = None
-
-    def __post_init__(self) -> None:
-        self._normalise()
-        self._check_numbers()
-        self._check_stops()
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if field.name in _NOT_YET and not is_same(value, field.default):
-                raise ConfigError(f"{field.name} is {shown(value)}; this version supports only {field.default!r}")
-
-    @property
-    def is_greedy(self) -> bool:
-        return self.temperature < 1e-5
-
-    @staticmethod
-    def from_dict(values: Mapping[str, Any]) -> SamplingParams:
-        """Build from a mapping; None means the default, and DeepInfer's spellings are understood.
-
-        Raises ConfigError for an unknown key or for two spellings of one field.
-        """
-        known = {field.name for field in fields(SamplingParams)}
-        result: dict[str, Any] = {}
-        for key, value in values.items():
-            if value is None:
-                continue
-            name = _ALIASES.get(key, key)
-            if name not in known:
-                raise ConfigError(f"unknown sampling option {shown(key)}; known are {', '.join(sorted(known))}")
-            if name in result:
-                raise ConfigError(f"{name} is given twice, once as {shown(key)}")
-            result[name] = value
-        return SamplingParams(**result)
-
-    def _normalise(self) -> None:
-        put = object.__setattr__
-        for name in ("stop", "bad_words"):
-            value = getattr(self, name)
-            put(self, name, (value,) if isinstance(value, str) else _as_tuple(name, value, "strings"))
-        put(self, "stop_token_ids", _as_tuple("stop_token_ids", self.stop_token_ids, "token ids >= 0"))
-        if self.seed is not None:
-            if isinstance(self.seed, bool) or not isinstance(self.seed, int):
-                raise TypeError(f"seed is {shown(self.seed)}; it must be an int or None")
-            put(self, "seed", self.seed % 2**64)
-
-    def _check_numbers(self) -> None:
-        _require_number("temperature", self.temperature, lambda value: value >= 0, ">= 0 and finite")
-        _require_number("top_p", self.top_p, lambda value: 0 < value <= 1, "in (0, 1]")
-        _require_int("top_k", self.top_k, lambda value: value == -1 or 1 <= value <= _MAX_INT32, "-1 or 1..2**31-1")
-        _require_int("max_tokens", self.max_tokens, lambda value: 1 <= value <= _MAX_INT32, "1..2**31-1")
-        _require_int("min_tokens", self.min_tokens, lambda value: 0 <= value <= self.max_tokens, "0..max_tokens")
-        for name in ("logprobs", "prompt_logprobs"):
-            value = getattr(self, name)
-            if value is not None:
-                _require_int(name, value, lambda value: 0 <= value <= _MAX_LOGPROBS, f"None or 0..{_MAX_LOGPROBS}")
-        if not isinstance(self.ignore_eos, bool):
-            raise ConfigError(f"ignore_eos is {shown(self.ignore_eos)}; it must be True or False")
-
-    def _check_stops(self) -> None:
-        for text in self.stop:
-            if not isinstance(text, str) or not text:
-                raise ConfigError(f"stop contains {shown(text)}; every stop must be a non-empty string")
-        for token_id in self.stop_token_ids:
-            _require_int("stop_token_ids", token_id, lambda value: value >= 0, "a tuple of token ids >= 0")
-
-
-_ALIASES = {
-    "seq_seed": "seed",
-    "top_logprobs": "logprobs",
-    "so_args": "structured",
-    "golden_token_ids": "forced_token_ids",
-}
-
-
-def _as_tuple(name: str, value: object, items: str) -> tuple[Any, ...]:
-    if isinstance(value, bytes) or not isinstance(value, Iterable):
-        raise ConfigError(f"{name} is {shown(value)}; it must be a sequence of {items}")
-    return tuple(value)
-
-
-def _require_number(name: str, value: Any, holds: Callable[[float], bool], accepted: str) -> None:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not (is_number and -math.inf < value < math.inf and holds(value)):
-        raise ConfigError(f"{name} is {shown(value)}; it must be {accepted}")
-
-
-def _require_int(name: str, value: object, holds: Callable[[int], bool], accepted: str) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or not holds(value):
-        raise ConfigError(f"{name} is {shown(value)}; it must be {accepted}")
 
 
 @dataclass(frozen=True, slots=True)
