@@ -131,7 +131,7 @@ def run(
                 engine.add_request(name, prompt, params)
                 state = engine._table.by_request(name)
                 if drafter is not None and state is not None and texts is not None:
-                    drafter.expect(state.sequence_id, name, [*prompt, *texts[name].outputs[0].token_ids])
+                    drafter.expect(state.outputs[0].sequence_id, name, [*prompt, *texts[name].outputs[0].token_ids])
             engine.abort_request(workload.aborts.get(step, []))
             _take(result, engine.step())
             if step in workload.flushes:

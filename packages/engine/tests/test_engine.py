@@ -212,7 +212,7 @@ def test_seeds_are_drawn_from_the_engine_seed_in_order_of_arrival(tokenizer: Tok
     def seeds(seed: int) -> list[int]:
         admission = Admission(tokenizer, limits, seed)
         given = [SamplingParams(), SamplingParams(seed=7), SamplingParams()]
-        return [admission.admit("r", "x", one).sampling.seed for one in given]
+        return [admission.admit("r", "x", one).outputs[0].sampling.seed for one in given]
 
     assert seeds(1) == seeds(1)
     assert seeds(1)[1] == 7

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from thalweg.engine.engine import EngineFailedError
 from thalweg.engine.instruments import Instruments
-from thalweg.engine.requests import RequestState
+from thalweg.engine.outputs import OutputState
 from thalweg.engine.tokenizer import Tokenizer
 from thalweg.interfaces import InvariantError
 
@@ -100,7 +100,7 @@ def test_the_group_learns_of_a_failure_whatever_else_goes_wrong(
     def fail_again(*_: object, **__: object) -> None:
         raise LookupError("no text either")
 
-    monkeypatch.setattr(RequestState, "finish", fail_again)
+    monkeypatch.setattr(OutputState, "finish", fail_again)
     with pytest.raises(LookupError):
         bench.drain()
     (reason,) = group.failures

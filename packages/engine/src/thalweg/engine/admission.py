@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from thalweg.engine.detokenizer import Detokenizer
+from thalweg.engine.outputs import OutputState
 from thalweg.engine.requests import RequestState
 from thalweg.engine.sampling_row import SamplingRow
 from thalweg.engine.stop import StopChecker
@@ -69,9 +70,16 @@ class Admission:
             prompt=prompt_text,
             prompt_token_ids=token_ids,
             params=sampling_params,
-            sampling=self._sampling_row(sampling_params),
-            detokenizer=Detokenizer(self._tokenizer, token_ids),
-            stop_checker=StopChecker(sampling_params.stop),
+            outputs=tuple(
+                OutputState(
+                    index=index,
+                    params=sampling_params,
+                    sampling=sampling,
+                    detokenizer=Detokenizer(self._tokenizer, token_ids),
+                    stop_checker=StopChecker(sampling_params.stop),
+                )
+                for index, sampling in enumerate([self._sampling_row(sampling_params)])
+            ),
             arrival_s=self._clock(),
         )
 

@@ -128,14 +128,14 @@ class LLMEngine:
             raise RequestError(f"request_id is {request_id!r}; it must be a non-empty string")
         if request_id in self._table:
             raise RequestError(f"request_id {request_id!r} belongs to an unfinished request; it must be unique")
-        state = self._admission.admit(request_id, prompt, params, prompt_text)
-        state.sequence_id = self._scheduler.add(
-            np.array(state.prompt_token_ids, np.int32),
-            max_tokens=state.params.max_tokens,
+        request = self._admission.admit(request_id, prompt, params, prompt_text)
+        sequence_id = self._scheduler.add(
+            np.array(request.prompt_token_ids, np.int32),
+            max_tokens=request.params.max_tokens,
             eos_token_id=self._tokenizer.eos_token_id,
-            ignore_eos=state.params.ignore_eos,
+            ignore_eos=request.params.ignore_eos,
         )
-        self._table.add(state)
+        self._table.add(request, sequence_id)
 
     def step(self) -> list[RequestOutput]:
         """Run one step and return the requests that changed, each with everything it has so far.
@@ -152,10 +152,11 @@ class LLMEngine:
     def abort_request(self, request_ids: str | Sequence[str]) -> int:
         """End these requests and return how many were unfinished; their final outputs come with the next step."""
         wanted = [request_ids] if isinstance(request_ids, str) else request_ids
-        states = [state for state in map(self._table.by_request, dict.fromkeys(wanted)) if state is not None]
-        self._deliver(self._post_processor.end(states, FinishReason.ABORT))
-        self._abort_sequences([state.sequence_id for state in states])
-        return len(states)
+        requests = [request for request in map(self._table.by_request, dict.fromkeys(wanted)) if request is not None]
+        sequence_ids = [output.sequence_id for request in requests for output in request.unfinished]
+        self._deliver(self._post_processor.end(requests, FinishReason.ABORT))
+        self._abort_sequences(sequence_ids)
+        return len(requests)
 
     def flush(self) -> list[RequestOutput]:
         """Outputs that need no further step: post-processes what is in flight, waiting for it."""
@@ -274,10 +275,12 @@ class LLMEngine:
     def _sampling_rows(self, plan: StepPlan) -> list[SequenceToSample]:
         """How to sample each row.
 
-        A request may have ended since its row was planned: in the step in flight, or aborted by a callback.
+        An output may have ended since its row was planned: in the step in flight, or aborted by a callback.
         """
-        states = map(self._table.by_sequence, plan.sequence_ids.tolist())
-        return [SequenceToSample(SamplingRow.neutral()) if state is None else state.to_sample() for state in states]
+        found = map(self._table.by_sequence, plan.sequence_ids.tolist())
+        return [
+            SequenceToSample(SamplingRow.neutral()) if pair is None else pair[0].to_sample(pair[1]) for pair in found
+        ]
 
     def _abort_sequences(self, sequence_ids: Sequence[int]) -> None:
         if sequence_ids and self._failure is None:

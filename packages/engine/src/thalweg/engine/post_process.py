@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from thalweg.engine.outputs import OutputState
 from thalweg.engine.requests import RequestState, RequestTable
 from thalweg.interfaces import FinishReason, RequestOutput, SequenceStatus, StepOutcome, StepPlan
 
@@ -18,6 +19,7 @@ _CLOSED_ERRORS = {
     FinishReason.STRUCTURED_FAILED: "the structured output failed",
     FinishReason.VISION_FAILED: "an image of the prompt could not be used",
 }
+_BROKEN = "the model produced logits that are not numbers, or everything was forbidden"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,75 +53,86 @@ class PostProcessor:
         """
         now = self._clock()
         for sequence_id in plan.restarted_ids.tolist():
-            state = self._table.by_sequence(sequence_id)
-            if state is not None:
-                state.num_preemptions += 1
-        outputs: list[RequestOutput] = []
-        ended: list[RequestState] = []
+            found = self._table.by_sequence(sequence_id)
+            if found is not None:
+                found[1].num_preemptions += 1
+        changed: dict[str, RequestState] = {}
+        ended: list[OutputState] = []
         stopped: list[int] = []
         first_token_s: list[float] = []
         offsets = outcome.token_offsets.tolist()
         token_ids = outcome.token_ids.tolist()
         reasons = outcome.finish_reasons.tolist()
         for row, sequence_id in enumerate(plan.sequence_ids.tolist()):
-            state = self._table.by_sequence(sequence_id)
-            if state is None:
+            found = self._table.by_sequence(sequence_id)
+            if found is None:
                 continue
+            request, output = found
             tokens = token_ids[offsets[row] : offsets[row + 1]]
             if not tokens and not reasons[row]:
                 continue
-            had_tokens = bool(state.token_ids)
             if broken_rows is not None and broken_rows[row] and len(tokens) == outcome.num_accepted[row]:
-                _advance_to_broken(state, tokens[:-1], now)
+                _advance_to_broken(output, tokens[:-1])
             else:
-                _advance(state, tokens, reasons[row], now)
-            if state.first_token_s is not None and not had_tokens:
-                first_token_s.append(state.first_token_s - state.arrival_s)
-            if state.is_finished:
-                ended.append(state)
+                _advance(output, tokens, reasons[row])
+            if request.first_token_s is None and output.token_ids:
+                request.first_token_s = now
+                first_token_s.append(now - request.arrival_s)
+            if output.is_finished:
+                ended.append(output)
                 if not reasons[row]:
                     stopped.append(sequence_id)
-            outputs.append(state.output())
+            changed[request.request_id] = request
         for sequence_id, status in zip(outcome.closed_ids.tolist(), outcome.closed_reasons.tolist(), strict=True):
-            state = self._table.by_sequence(sequence_id)
-            if state is not None:
+            found = self._table.by_sequence(sequence_id)
+            if found is not None:
+                request, output = found
                 reason = FinishReason.from_status(SequenceStatus(status))
-                state.finish(reason, now, error=_CLOSED_ERRORS.get(reason))
-                ended.append(state)
-                outputs.append(state.output())
-        for state in ended:  # not before all of it went well, or an error would lose final outputs
-            self._table.remove(state)
+                output.finish(reason, error=_CLOSED_ERRORS.get(reason))
+                ended.append(output)
+                changed[request.request_id] = request
+        outputs = [self._show(request, now) for request in changed.values()]
+        for output in ended:
+            self._table.forget_sequence(output)
+        for request in changed.values():  # not before all of it went well, or an error would lose final outputs
+            if request.is_finished:
+                self._table.remove(request)
         return Processed(outputs, stopped, tuple(first_token_s))
 
     def end(
-        self, states: Sequence[RequestState], reason: FinishReason, error: str | None = None
+        self, requests: Sequence[RequestState], reason: FinishReason, error: str | None = None
     ) -> list[RequestOutput]:
         """End requests from outside a step (an abort, a failed engine) and return their final outputs.
 
-        One that had ended on its own when the step failed keeps its reason.
+        An output that had ended on its own, by then or when the step failed, keeps its reason.
         """
         now = self._clock()
-        outputs = []
-        for state in states:
-            if not state.is_finished:
-                state.finish(reason, now, error=error)
-            self._table.remove(state)
-            outputs.append(state.output())
-        return outputs
+        shown = []
+        for request in requests:
+            for output in request.unfinished:
+                output.finish(reason, error=error)
+            self._table.remove(request)
+            shown.append(self._show(request, now))
+        return shown
+
+    def _show(self, request: RequestState, now: float) -> RequestOutput:
+        if request.finished_s is None and request.is_finished:
+            request.finished_s = now
+        return request.show()
 
 
-def _advance(state: RequestState, token_ids: Sequence[int], status: int, now: float) -> None:
+def _advance(output: OutputState, token_ids: Sequence[int], status: int) -> None:
     """Append the tokens of a row up to the first stop, then apply the scheduler's finish, if any."""
     for token_id in token_ids:
-        if state.append(token_id, now):
+        if output.append(token_id):
             return
     if status:
         reason = FinishReason.from_status(SequenceStatus(status))
-        state.finish(reason, now, error=_CLOSED_ERRORS.get(reason))
+        output.finish(reason, error=_CLOSED_ERRORS.get(reason))
 
 
-def _advance_to_broken(state: RequestState, token_ids: Sequence[int], now: float) -> None:
+def _advance_to_broken(output: OutputState, token_ids: Sequence[int]) -> None:
     """Append the accepted tokens of a row whose newest one means nothing."""
-    _advance(state, token_ids, 0, now)
-    if not state.is_finished:
-        state.finish(FinishReason.ERROR, now, error="the model produced logits that are not numbers")
+    _advance(output, token_ids, 0)
+    if not output.is_finished:
+        output.finish(FinishReason.ERROR, error=_BROKEN)

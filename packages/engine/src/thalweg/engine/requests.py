@@ -2,108 +2,80 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from thalweg.engine.detokenizer import Detokenizer
-from thalweg.engine.sampling_row import SamplingRow, SequenceToSample
-from thalweg.engine.stop import StopChecker
-from thalweg.interfaces import CompletionOutput, FinishReason, RequestMetrics, RequestOutput, SamplingParams
+from thalweg.engine.outputs import OutputState
+from thalweg.engine.sampling_row import SequenceToSample
+from thalweg.interfaces import RequestMetrics, RequestOutput, SamplingParams
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class RequestState:
-    """One request from `add_request` to its final output."""
+    """One request from `add_request` to its final output; it has finished when all its outputs have."""
 
     request_id: str
     prompt: str | None
     prompt_token_ids: tuple[int, ...]
     params: SamplingParams
-    sampling: SamplingRow
-    detokenizer: Detokenizer
-    stop_checker: StopChecker
+    outputs: tuple[OutputState, ...]
     arrival_s: float
-    sequence_id: int = -1
-    token_ids: list[int] = field(default_factory=list)
     first_token_s: float | None = None
+    """When the first of any output came."""
     finished_s: float | None = None
-    finish_reason: FinishReason | None = None
-    stop_reason: str | int | None = None
-    error: str | None = None
-    num_preemptions: int = 0
 
     @property
     def is_finished(self) -> bool:
-        return self.finish_reason is not None
+        return all(output.is_finished for output in self.outputs)
 
-    def to_sample(self) -> SequenceToSample:
-        """What the sampler must know now."""
-        return SequenceToSample(self.sampling, self.sequence_id, self.prompt_token_ids, self.token_ids)
+    @property
+    def unfinished(self) -> list[OutputState]:
+        return [output for output in self.outputs if not output.is_finished]
 
-    def append(self, token_id: int, now_s: float) -> bool:
-        """Take one output token; True if it ends the output by a stop string or a stop token.
+    def to_sample(self, output: OutputState, *, ends_prompt: bool = False) -> SequenceToSample:
+        """What the sampler must know now about the sequence of an output.
 
-        A token can end the output only beyond `min_tokens`. A stop string leaves the text, a stop token stays in it.
+        ends_prompt: the step computes the end of its prompt, so its followers get their first tokens, too.
         """
-        if self.first_token_s is None:
-            self.first_token_s = now_s
-        self.token_ids.append(token_id)
-        can_stop = len(self.token_ids) > self.params.min_tokens
-        self.stop_checker.push(self.detokenizer.push((token_id,)), can_stop=can_stop)
-        if self.stop_checker.matched is not None:
-            self.finish(FinishReason.STOP, now_s, stop_reason=self.stop_checker.matched)
-        elif can_stop and token_id in self.params.stop_token_ids:
-            self.finish(FinishReason.STOP, now_s, stop_reason=token_id)
-        return self.is_finished
+        followers = output.followers if ends_prompt else ()
+        return SequenceToSample(
+            row=output.sampling,
+            key=output.key,
+            prompt_token_ids=self.prompt_token_ids,
+            output_token_ids=output.token_ids,
+            siblings=tuple(map(self.to_sample, followers)),
+        )
 
-    def finish(
-        self, reason: FinishReason, now_s: float, *, stop_reason: str | int | None = None, error: str | None = None
-    ) -> None:
-        """End the output and release the text that was held back."""
-        self.finish_reason = reason
-        self.stop_reason = stop_reason
-        self.error = error
-        self.finished_s = now_s
-        if self.stop_checker.matched is None:
-            self.stop_checker.push(self.detokenizer.finish(), can_stop=False)
-            self.stop_checker.finish()
-
-    def output(self) -> RequestOutput:
+    def show(self) -> RequestOutput:
         """The request as its user sees it now."""
         first, last = self.first_token_s, self.finished_s
+        outputs = tuple([output.show() for output in self.outputs])
         return RequestOutput(
             request_id=self.request_id,
             prompt=self.prompt,
             prompt_token_ids=self.prompt_token_ids,
             prompt_logprobs=None,
-            outputs=(
-                CompletionOutput(
-                    index=0,
-                    text=self.stop_checker.text,
-                    token_ids=tuple(self.token_ids),
-                    logprobs=None,
-                    finish_reason=None if self.finish_reason is None else self.finish_reason.value,
-                    stop_reason=self.stop_reason,
-                ),
-            ),
+            outputs=outputs,
             finished=self.is_finished,
-            error=self.error,
+            error=next((output.error for output in self.outputs if output.error is not None), None),
             metrics=RequestMetrics(
                 num_prompt_tokens=len(self.prompt_token_ids),
-                num_output_tokens=len(self.token_ids),
+                num_output_tokens=sum(len(output.token_ids) for output in outputs),
                 time_to_first_token_s=None if first is None else first - self.arrival_s,
                 total_time_s=None if last is None else last - self.arrival_s,
-                num_preemptions=self.num_preemptions,
+                num_preemptions=sum(output.num_preemptions for output in self.outputs),
             ),
         )
 
 
 class RequestTable:
-    """The unfinished requests, by request id and by sequence id."""
+    """The unfinished requests, by request id and by the sequences of their unfinished outputs."""
 
     def __init__(self) -> None:
         self._by_request: dict[str, RequestState] = {}
-        self._by_sequence: dict[int, RequestState] = {}
+        self._by_sequence: dict[int, tuple[RequestState, OutputState]] = {}
+        self._keys = itertools.count()
 
     def __len__(self) -> int:
         return len(self._by_request)
@@ -114,17 +86,34 @@ class RequestTable:
     def __contains__(self, request_id: object) -> bool:
         return request_id in self._by_request
 
-    def add(self, state: RequestState) -> None:
-        self._by_request[state.request_id] = state
-        self._by_sequence[state.sequence_id] = state
+    def add(self, request: RequestState, sequence_id: int) -> None:
+        """Take a new request; the first output has this sequence, and the others follow it."""
+        self._by_request[request.request_id] = request
+        for output in request.outputs:
+            output.key = next(self._keys)
+        first, *followers = request.outputs
+        first.followers = followers
+        self.place(request, first, sequence_id)
 
-    def remove(self, state: RequestState) -> None:
-        del self._by_request[state.request_id]
-        del self._by_sequence[state.sequence_id]
+    def place(self, request: RequestState, output: OutputState, sequence_id: int) -> None:
+        """Make a sequence the one of an output, which had none or leaves its own behind."""
+        self.forget_sequence(output)
+        output.sequence_id = sequence_id
+        self._by_sequence[sequence_id] = request, output
+
+    def forget_sequence(self, output: OutputState) -> None:
+        """What the scheduler still says about the sequence of an output finds nobody from now on."""
+        self._by_sequence.pop(output.sequence_id, None)
+
+    def remove(self, request: RequestState) -> None:
+        """Forget a request and its sequences."""
+        del self._by_request[request.request_id]
+        for output in request.outputs:
+            self.forget_sequence(output)
 
     def by_request(self, request_id: str) -> RequestState | None:
         return self._by_request.get(request_id)
 
-    def by_sequence(self, sequence_id: int) -> RequestState | None:
-        """The unfinished request of a sequence; None once it has finished."""
+    def by_sequence(self, sequence_id: int) -> tuple[RequestState, OutputState] | None:
+        """The output that a sequence makes, and its request; None once that output has finished."""
         return self._by_sequence.get(sequence_id)
