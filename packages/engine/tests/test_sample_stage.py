@@ -91,6 +91,7 @@ def step(
         temperatures=np.array(temperatures, np.float32),
         top_ps=np.ones(num_sequences, np.float32),
         top_ks=np.full(num_sequences, -1, np.int32),
+        min_ps=np.zeros(num_sequences, np.float32),
         seeds=np.arange(num_sequences, dtype=np.uint64),
         sample_positions=np.full(num_sequences, context + 1),
         eos_token_ids=np.full(num_sequences, eos, np.int32),

@@ -32,6 +32,7 @@ def make_inputs(
         temperatures=np.array(temperatures, np.float32),
         top_ps=np.full(count, top_p, np.float32),
         top_ks=np.full(count, top_k, np.int32),
+        min_ps=np.zeros(count, np.float32),
         seeds=np.array(range(count) if seeds is None else seeds, np.uint64),
         sample_positions=np.arange(count) + 5,
         eos_token_ids=np.full(count, -1, np.int32),

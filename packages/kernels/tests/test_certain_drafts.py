@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 
 from thalweg.kernels import Verification
-from thalweg.kernels.reference.sampling import log_softmax
 from thalweg.kernels.reference.verification import verify_drafts
+from thalweg.kernels.reference.vocabulary_rows import log_softmax
 
 VOCAB, DRAFTS, SEQUENCES = 7, 2, 3000
 

@@ -8,7 +8,8 @@ import numpy as np
 import torch
 
 from thalweg.kernels.reference.coupled import coupled_draw, coupled_tokens
-from thalweg.kernels.reference.sampling import filtered_logprobs, hash_input, splitmix_hash
+from thalweg.kernels.reference.filters import filtered_logprobs
+from thalweg.kernels.reference.random_numbers import hash_input, splitmix_hash
 
 MASK = 2**64 - 1
 GAMMA = 0x9E3779B97F4A7C15
@@ -64,14 +65,14 @@ def test_a_row_without_weight_draws_nothing() -> None:
 def test_a_row_draws_the_same_alone_and_in_a_batch() -> None:
     logits = torch.randn(6, 50, generator=torch.Generator().manual_seed(3))
     temperature, top_p = torch.tensor([0.0, 0.5, 1.0, 1.5, 1.0, 0.0]), torch.full((6,), 0.9)
-    top_k, seeds, positions = torch.full((6,), 20), torch.arange(6), torch.arange(6) + 3
-    together = coupled_tokens(logits, temperature, top_p, top_k, seeds, positions)
+    top_k, min_p, seeds, positions = torch.full((6,), 20), torch.full((6,), 0.01), torch.arange(6), torch.arange(6) + 3
+    together = coupled_tokens(logits, temperature, top_p, top_k, min_p, seeds, positions)
     assert together[[0, 5]].tolist() == logits[[0, 5]].argmax(-1).tolist()
     for row in range(6):
         part = slice(row, row + 1)
-        arguments = (temperature[part], top_p[part], top_k[part], seeds[part], positions[part])
+        arguments = (temperature[part], top_p[part], top_k[part], min_p[part], seeds[part], positions[part])
         assert coupled_tokens(logits[part], *arguments).tolist() == [together[row].item()]
-    assert (filtered_logprobs(logits, temperature, top_p, top_k)[range(6), together.long()] > -torch.inf).all()
+    assert (filtered_logprobs(logits, temperature, top_p, top_k, min_p)[range(6), together.long()] > -torch.inf).all()
 
 
 def test_a_row_that_is_not_numbers_draws_nothing() -> None:
@@ -79,7 +80,7 @@ def test_a_row_that_is_not_numbers_draws_nothing() -> None:
     logits[0, 1] = torch.nan
     logits[1] = -torch.inf
     ones = torch.ones(3)
-    drawn = coupled_tokens(logits, ones, ones, torch.full((3,), -1), torch.arange(3), torch.arange(3))
+    drawn = coupled_tokens(logits, ones, ones, torch.full((3,), -1), 0 * ones, torch.arange(3), torch.arange(3))
     assert drawn[:2].tolist() == [-1, -1]
     assert drawn[2] >= 0
 

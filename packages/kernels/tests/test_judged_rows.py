@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 from kernels_testing.distributions import random_logprobs
 from torch import Tensor
 
-from thalweg.kernels.reference.sampling import argmax_lowest, draw, uniform
+from thalweg.kernels.reference.random_numbers import uniform
+from thalweg.kernels.reference.sampling import draw
 from thalweg.kernels.reference.verification import ALPHA, Verdicts, judge_drafts, verify_drafts
+from thalweg.kernels.reference.vocabulary_rows import argmax_lowest
 from thalweg.kernels.testing import rows_that_depend_on_the_batch, same_bits
 
 

@@ -42,12 +42,13 @@ class TableRun:
     def seeds(self, count: int, offset: int = 0) -> Tensor:
         return torch.from_numpy(np.full(count, int(self.request["seed"]) + offset & 2**64 - 1, dtype=np.uint64))
 
-    def filters(self, count: int) -> tuple[Tensor, Tensor, Tensor]:
+    def filters(self, count: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         request = self.request
         return (
             torch.full((count,), request["temperature"]),
             torch.full((count,), request["top_p"]),
             torch.full((count,), request["top_k"]),
+            torch.zeros(count),
         )
 
     def prefill(self) -> None:

@@ -47,7 +47,7 @@ def step(vectors: VectorLoader) -> Step:
     token_ids[1:][judges[:-1]] = d["draft_ids_pool"][d["read_rows"].long()][judges]
     return Step(
         recorded=d,
-        logprobs=ops.filtered_logprobs(d["logits"], temperature, top_p, top_k),
+        logprobs=ops.filtered_logprobs(d["logits"], temperature, top_p, top_k, torch.zeros_like(top_p)),
         token_ids=token_ids,
         is_greedy=temperature < GREEDY_UP_TO,
         read_slots=d["read_rows"][d["ftp"].long()] // DRAFT_LENGTH,

@@ -184,10 +184,11 @@ def test_sampling_of_a_row_is_independent_of_the_batch(vocabulary: int) -> None:
     temperature = torch.tensor([0.0, 0.7, 1.0] * 11)
     top_p = torch.tensor([1.0, 0.9, 0.5, 1.0] * 9)[:rows]
     top_k = torch.tensor([-1, 5, 40, -1, -1] * 7)[:rows]
+    min_p = torch.tensor([0.0, 0.0, 0.02, 0.3] * 9)[:rows]
     seeds, positions = torch.arange(rows) * 7919 - 3, torch.arange(rows)
 
     def compute(ids: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        rest = (temperature[ids], top_p[ids], top_k[ids])
+        rest = (temperature[ids], top_p[ids], top_k[ids], min_p[ids])
         return (
             ops.filtered_logprobs(logits[ids], *rest),
             ops.sample_tokens(logits[ids], *rest, seeds[ids], positions[ids]),

@@ -9,18 +9,10 @@ import pytest
 import torch
 
 from thalweg.interfaces import ConfigError
-from thalweg.kernels.reference.sampling import (
-    argmax_lowest,
-    descending,
-    draw,
-    filter_mask,
-    filtered_logprobs,
-    hash_input,
-    log_softmax,
-    sample_tokens,
-    splitmix_hash,
-    uniform,
-)
+from thalweg.kernels.reference.filters import filter_mask, filtered_logprobs
+from thalweg.kernels.reference.random_numbers import hash_input, splitmix_hash, uniform
+from thalweg.kernels.reference.sampling import draw, sample_tokens
+from thalweg.kernels.reference.vocabulary_rows import argmax_lowest, descending, log_softmax
 from thalweg.kernels.testing import RecordLoader, VectorLoader
 
 MASK = 2**64 - 1
@@ -69,8 +61,8 @@ def test_recorded_draws_are_reproduced(size: str, case: int, vectors: VectorLoad
 
 def test_recorded_filters_are_reproduced(vectors: VectorLoader) -> None:
     d = vectors("sampling/top_p_top_k")
-    assert torch.equal(filter_mask(d["logits"], d["top_p"], d["top_k"]), d["kept"])
-    logprobs = filtered_logprobs(d["logits"], torch.ones(40), d["top_p"], d["top_k"])
+    assert torch.equal(filter_mask(d["logits"], d["top_p"], d["top_k"], torch.zeros(40)), d["kept"])
+    logprobs = filtered_logprobs(d["logits"], torch.ones(40), d["top_p"], d["top_k"], torch.zeros(40))
     assert torch.equal(torch.isinf(logprobs), torch.isinf(d["logprobs"]))
     assert torch.allclose(logprobs[d["kept"]], d["logprobs"][d["kept"]], rtol=0, atol=1e-5)
 
@@ -78,7 +70,8 @@ def test_recorded_filters_are_reproduced(vectors: VectorLoader) -> None:
 def test_recorded_processed_logprobs_of_a_step_are_reproduced(vectors: VectorLoader) -> None:
     d = vectors("sampling/verify_step")
     request = d["row_to_req"].long()
-    logprobs = filtered_logprobs(d["logits"], *(d[key][request] for key in ("temperatures", "top_ps", "top_ks")))
+    filters = (d[key][request] for key in ("temperatures", "top_ps", "top_ks"))
+    logprobs = filtered_logprobs(d["logits"], *filters, torch.zeros(len(request)))
     finite = torch.isfinite(d["logprobs"])
     assert torch.equal(torch.isfinite(logprobs), finite)
     assert torch.allclose(logprobs[finite], d["logprobs"][finite], rtol=0, atol=1e-5)
@@ -105,43 +98,46 @@ def test_top_p_keeps_the_token_that_exceeds_and_one_that_only_reaches() -> None:
     logits = torch.log(torch.tensor([[0.5, 0.25, 0.125, 0.125]], dtype=torch.float64))
     # Mass before the tokens: 0, .5, .75, .875. A mass equal to top_p does not close the set.
     for top_p, expected in ((0.4, 1), (0.5, 2), (0.74, 2), (0.75, 3), (0.9, 4)):
-        kept = filter_mask(logits, torch.tensor([top_p], dtype=torch.float64), torch.tensor([-1]))
+        kept = filter_mask(logits, torch.tensor([top_p], dtype=torch.float64), torch.tensor([-1]), torch.zeros(1))
         assert int(kept.sum()) == expected, top_p
 
 
 def test_ties_are_kept_from_the_lower_id_and_signed_zeros_tie() -> None:
     logits = torch.tensor([[0.0, -0.0, 0.0, -0.0]])
-    kept = filter_mask(logits, torch.ones(1), torch.tensor([2]))
+    kept = filter_mask(logits, torch.ones(1), torch.tensor([2]), torch.zeros(1))
     assert kept.tolist() == [[True, True, False, False]]
     assert argmax_lowest(torch.tensor([[-0.0, 0.0], [1.0, 1.0]])).tolist() == [0, 0]
 
 
 def test_at_least_one_token_survives_any_top_p() -> None:
     logits = torch.zeros(1, 50)
-    assert int(filter_mask(logits, torch.tensor([1e-9]), torch.tensor([-1])).sum()) == 1
+    assert int(filter_mask(logits, torch.tensor([1e-9]), torch.tensor([-1]), torch.zeros(1)).sum()) == 1
 
 
 def test_greedy_rows_take_the_lowest_of_equal_maxima_whatever_the_seed() -> None:
     logits = torch.tensor([[1.0, 4.0, 4.0, 0.0]]).expand(50, -1)
     zero = torch.zeros(50)
-    tokens = sample_tokens(
-        logits, zero, torch.full((50,), 0.1), torch.full((50,), 1), torch.arange(50), torch.arange(50)
-    )
+    filters = torch.full((50,), 0.1), torch.full((50,), 1), torch.full((50,), 0.9)
+    tokens = sample_tokens(logits, zero, *filters, torch.arange(50), torch.arange(50))
     assert tokens.dtype == torch.int32
     assert tokens.tolist() == [1] * 50
 
 
 def test_greedy_logprobs_are_those_of_a_tiny_temperature_without_filters() -> None:
     logits = torch.tensor([[1.0, 1.0 + 1e-6, 0.5]])
-    logprobs = filtered_logprobs(logits, torch.tensor([0.0]), torch.tensor([0.01]), torch.tensor([1]))
+    logprobs = filtered_logprobs(
+        logits, torch.tensor([0.0]), torch.tensor([0.01]), torch.tensor([1]), torch.tensor([0.5])
+    )
     assert bool(torch.isfinite(logprobs).all())
-    filtered = filtered_logprobs(logits, torch.tensor([1e-5]), torch.tensor([0.01]), torch.tensor([1]))
+    filtered = filtered_logprobs(
+        logits, torch.tensor([1e-5]), torch.tensor([0.01]), torch.tensor([1]), torch.tensor([0.5])
+    )
     assert torch.isinf(filtered[0]).tolist() == [True, False, True]
 
 
 def test_a_row_without_a_finite_logit_gives_no_token() -> None:
     logits = torch.tensor([[-torch.inf, -torch.inf], [torch.nan, 0.0], [0.0, 1.0]])
-    off = (torch.ones(3), torch.full((3,), -1))
+    off = (torch.ones(3), torch.full((3,), -1), torch.zeros(3))
     for temperature in (0.0, 1.0):
         tokens = sample_tokens(logits, torch.full((3,), temperature), *off, torch.arange(3), torch.arange(3))
         assert tokens.tolist()[:2] == [-1, -1]
@@ -153,7 +149,7 @@ def test_draws_follow_the_distribution(vocabulary: int) -> None:
     generator = torch.Generator().manual_seed(vocabulary)
     logits = torch.randn(1, vocabulary, generator=generator)
     count = 40 * vocabulary + 4000
-    logprobs = filtered_logprobs(logits, torch.ones(1), torch.ones(1), torch.tensor([-1]))
+    logprobs = filtered_logprobs(logits, torch.ones(1), torch.ones(1), torch.tensor([-1]), torch.zeros(1))
     u = uniform(torch.full((count,), 12345), torch.arange(count))
     tokens = torch.cat([draw(torch.exp(logprobs).expand(len(part), -1), part) for part in u.split(1000)])
     expected = torch.softmax(logits[0].double(), -1) * count
@@ -175,12 +171,11 @@ def test_bad_arguments_are_refused_by_name() -> None:
         uniform(torch.zeros(1).long(), torch.zeros(1).long(), 3)
     with pytest.raises(ConfigError, match=r"seeds have dtype torch\.float32; uint64 or int64"):
         uniform(torch.zeros(1), torch.zeros(1).long())
-    with pytest.raises(ConfigError, match=r"temperature holds -1\.0; it must be at least 0"):
-        filtered_logprobs(logits, -one, one, off)
-    with pytest.raises(ConfigError, match=r"top_p holds \[0\.0, 0\.0\]; every value must be in \(0, 1\]"):
-        filtered_logprobs(logits, one, 0 * one, off)
-    with pytest.raises(ConfigError, match=r"top_k holds \[0, 0\]; every value must be -1 or positive"):
-        filtered_logprobs(logits, one, one, 0 * off)
+    for place, name in enumerate(("temperature", "top_p", "top_k", "min_p")):
+        parameters = [one, one, off, 0 * one]
+        parameters[place] = torch.ones(3)
+        with pytest.raises(ConfigError, match=rf"{name} has shape \[3\]; \[2\] is expected"):
+            filtered_logprobs(logits, *parameters)
     with pytest.raises(ConfigError, match=r"u has dtype torch\.float32; float64 is required"):
         draw(torch.ones(1, 4), torch.zeros(1))
     with pytest.raises(ConfigError, match=r"u has shape \[2\]; \[1\] is expected"):

@@ -14,7 +14,8 @@ from kernels_testing.distributions import random_logprobs
 from torch import Tensor
 
 from thalweg.interfaces import ConfigError
-from thalweg.kernels.reference.sampling import COIN, FRESH, RESIDUAL, argmax_lowest, draw, uniform
+from thalweg.kernels.reference.random_numbers import COIN, FRESH, RESIDUAL, uniform
+from thalweg.kernels.reference.sampling import draw
 from thalweg.kernels.reference.verification import (
     ALPHA,
     Verification,
@@ -22,6 +23,7 @@ from thalweg.kernels.reference.verification import (
     match_drafts,
     verify_drafts,
 )
+from thalweg.kernels.reference.vocabulary_rows import argmax_lowest
 from thalweg.kernels.testing import same_bits
 
 

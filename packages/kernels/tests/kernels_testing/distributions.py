@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from thalweg.kernels.reference.sampling import log_softmax
+from thalweg.kernels.reference.vocabulary_rows import log_softmax
 
 
 def random_logprobs(*shape: int, seed: int = 0, scale: float = 2.0, filtered: float = 0.0) -> Tensor:

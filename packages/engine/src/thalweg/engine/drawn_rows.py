@@ -24,8 +24,8 @@ class DrawnRows:
     """[R] ascending."""
     rows: torch.Tensor | None
     """int64 [R] the same on the device; None = every row."""
-    filters: tuple[torch.Tensor, torch.Tensor, torch.Tensor]
-    """[R] temperature float32, top-p float32, top-k int32."""
+    filters: tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
+    """[R] temperature float32, top-p float32, top-k int32, min-p float32."""
     seeds: torch.Tensor
     """uint64 [R]"""
 
@@ -57,6 +57,7 @@ def drawn_rows(
             upload(inputs.temperatures[sequences]),
             upload(inputs.top_ps[sequences]),
             upload(inputs.top_ks[sequences]),
+            upload(inputs.min_ps[sequences]),
         ),
         seeds=upload(inputs.seeds[sequences] + np.uint64(seed_offset)),
     )

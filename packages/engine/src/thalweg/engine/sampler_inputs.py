@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from thalweg.engine.sampling_row import SamplingRow, SequenceToSample
 from thalweg.interfaces import StepCorrection, StepKind, StepPlan
-from thalweg.kernels.reference.sampling import GREEDY_BELOW
+from thalweg.kernels.reference.filters import GREEDY_BELOW
 
 ROW_POSITION_STRIDE = 10000019
 """Later rows of a step use random streams far from those of any first row, unless draws are coupled."""
@@ -37,6 +37,8 @@ class SamplerInputs:
     """[N]"""
     top_ks: NDArray[np.int32]
     """[N] -1 = all."""
+    min_ps: NDArray[np.float32]
+    """[N] 0 = off."""
     seeds: NDArray[np.uint64]
     """[N]"""
     sample_positions: NDArray[np.int64]
@@ -93,6 +95,7 @@ def build_sampler_inputs(
         temperatures=np.array([row.temperature for row in rows], np.float32),
         top_ps=np.array([row.top_p for row in rows], np.float32),
         top_ks=np.array([row.top_k for row in rows], np.int32),
+        min_ps=np.array([row.min_p for row in rows], np.float32),
         seeds=np.array([row.seed for row in rows], np.uint64),
         sample_positions=contexts if is_prefill else contexts - counts + 1,
         eos_token_ids=np.array([row.eos_token_id for row in rows], np.int32),

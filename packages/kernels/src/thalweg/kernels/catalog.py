@@ -18,6 +18,7 @@ from thalweg.kernels.reference import (
     coupled,
     drafting,
     engram,
+    filters,
     gemm,
     hyper_connections,
     indexer,
@@ -26,11 +27,14 @@ from thalweg.kernels.reference import (
     moe,
     norm,
     numerics,
+    penalties,
     quant,
+    random_numbers,
     rope,
     sampling,
     topk_lists,
     verification,
+    vocabulary_rows,
 )
 from thalweg.kernels.registry import Implementation, OpSpec, Registry, Tolerance
 
@@ -46,7 +50,11 @@ MODULES = (
     engram,
     indexer,
     attention,
+    random_numbers,
+    vocabulary_rows,
+    filters,
     sampling,
+    penalties,
     compressor,
     cache,
     metadata,
@@ -96,13 +104,18 @@ SUMMING_OPS = frozenset(
 
 GRAPH_SAFE_OPS = frozenset(
     {
-        "coupled_draw",
         *async_inputs.OPS,
         *bitmask.OPS,
+        *coupled.OPS,
         *drafting.OPS,
+        *filters.OPS,
         *logprobs.OPS,
+        *penalties.OPS,
+        *random_numbers.OPS,
+        *sampling.OPS,
         *topk_lists.OPS,
         *verification.OPS,
+        *vocabulary_rows.OPS,
     }
 )
 """Ops whose reference reads nothing back, so that a graph can hold it on a device as well."""

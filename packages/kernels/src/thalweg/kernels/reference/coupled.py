@@ -12,18 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from thalweg.kernels.reference.filters import filtered_logprobs, is_greedy
 from thalweg.kernels.reference.numerics import check_shape
-from thalweg.kernels.reference.sampling import (
-    FRESH,
-    GAMMA,
-    argmax_lowest,
-    filtered_logprobs,
-    hash_input,
-    in_pieces,
-    is_greedy,
-    splitmix_hash,
-    unit_interval,
-)
+from thalweg.kernels.reference.random_numbers import FRESH, GAMMA, hash_input, splitmix_hash, unit_interval
+from thalweg.kernels.reference.vocabulary_rows import argmax_lowest, in_pieces
 
 
 def coupled_draw(weights: Tensor, seeds: Tensor, positions: Tensor) -> Tensor:
@@ -47,14 +39,20 @@ def _first_arrivals(weights: Tensor, start: Tensor) -> Tensor:
 
 
 def coupled_tokens(
-    logits: Tensor, temperature: Tensor, top_p: Tensor, top_k: Tensor, seeds: Tensor, positions: Tensor
+    logits: Tensor,
+    temperature: Tensor,
+    top_p: Tensor,
+    top_k: Tensor,
+    min_p: Tensor,
+    seeds: Tensor,
+    positions: Tensor,
 ) -> Tensor:
     """Token ids int32 [n]: the argmax on greedy rows, elsewhere a coupled draw from filtered_logprobs.
 
     Arguments as for sample_tokens; positions int [n] are the index of each row's own token. -1 where a row has no
     finite largest logit.
     """
-    logprobs = filtered_logprobs(logits, temperature, top_p, top_k)
+    logprobs = filtered_logprobs(logits, temperature, top_p, top_k, min_p)
     best = argmax_lowest(logits)
     drawn = coupled_draw(torch.exp(logprobs), seeds, positions)
     return torch.where(is_greedy(temperature) | (best < 0), best, drawn)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from thalweg.interfaces import ConfigError
 from thalweg.kernels.reference.numerics import check_shape, sum_last
-from thalweg.kernels.reference.sampling import descending
+from thalweg.kernels.reference.vocabulary_rows import descending
 
 
 def token_logprobs(logprobs: Tensor, token_ids: Tensor) -> Tensor:

@@ -21,7 +21,8 @@ from torch import Tensor
 from thalweg.interfaces import ConfigError
 from thalweg.kernels.reference.metadata import spread_queries
 from thalweg.kernels.reference.numerics import check_shape, sum_last
-from thalweg.kernels.reference.sampling import COIN, FRESH, RESIDUAL, draw, uniform
+from thalweg.kernels.reference.random_numbers import COIN, FRESH, RESIDUAL, uniform
+from thalweg.kernels.reference.sampling import draw
 
 ALPHA = math.exp(-5e-5)
 """Share of a draft's distribution that the residual takes off: below 1, so that rounding cannot empty the residual."""

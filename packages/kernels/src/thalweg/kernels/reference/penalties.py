@@ -1,0 +1,133 @@
+"""Changes that a request makes to its logits: penalties for tokens that it has seen, biases and bans.
+
+How often each token occurred is kept in tables with a row per slot; slot 0 is nobody's and stays empty. Ids that are
+negative, or outside the vocabulary, count for nothing. Letters: R rows, V vocabulary, G drafts fed in a step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from thalweg.interfaces import ConfigError
+from thalweg.kernels.reference.numerics import check_shape
+
+
+def reset_token_counts(
+    output_counts: Tensor,
+    in_prompt: Tensor,
+    slots: Tensor,
+    prompt_ids: Tensor,
+    prompt_rows: Tensor,
+    output_ids: Tensor,
+    output_rows: Tensor,
+) -> None:
+    """Let some slots hold the counts of other texts, in place.
+
+    output_counts: int32 [slots, V] and in_prompt: bool [slots, V], the tables. slots: int [M], all different but for 0,
+    which stays empty. prompt_ids: int [P] and prompt_rows: int [P]: the prompt of slots[prompt_rows[i]] holds
+    prompt_ids[i]. output_ids, output_rows: int [Q] the same of outputs; repeated ids add up.
+    """
+    _check_tables(output_counts, in_prompt)
+    check_shape("slots", slots, ("M",))
+    check_shape("prompt_rows", prompt_rows, tuple(prompt_ids.shape))
+    check_shape("output_rows", output_rows, tuple(output_ids.shape))
+    target = slots.long()
+    output_counts.index_fill_(0, target, 0)
+    in_prompt.index_fill_(0, target, False)
+    is_known, place = _places(in_prompt, target[prompt_rows.long()], prompt_ids)
+    in_prompt.view(-1).index_put_((place,), is_known)
+    _add_ones(output_counts, target[output_rows.long()], output_ids)
+
+
+def count_tokens(output_counts: Tensor, slots: Tensor, token_ids: Tensor) -> None:
+    """Add 1 for each of token_ids int [N, k] to the row slots int [N] of output_counts int32 [slots, V], in place."""
+    check_shape("output_counts", output_counts, ("slots", "V"))
+    check_shape("slots", slots, ("N",))
+    check_shape("token_ids", token_ids, (slots.shape[0], "k"))
+    _add_ones(output_counts, slots.long()[:, None].expand_as(token_ids).reshape(-1), token_ids.reshape(-1))
+
+
+def apply_penalties(
+    logits: Tensor,
+    output_counts: Tensor,
+    in_prompt: Tensor,
+    slots: Tensor,
+    step_ids: Tensor,
+    repetition: Tensor,
+    presence: Tensor,
+    frequency: Tensor,
+) -> None:
+    """Lower the logits float32 [R, V] of tokens that occurred before, in place.
+
+    output_counts: int32 [slots, V] and in_prompt: bool [slots, V]; row i has the counts of slots[i], slots: int [R],
+    and 1 more for each of step_ids[i], step_ids: int [R, G]. repetition, presence, frequency: float [R], off at 1, 0
+    and 0. A token in the prompt or the output is divided by repetition where its logit is positive and multiplied by it
+    elsewhere; then frequency * count is taken off, then presence where the count is not 0. Each of the four operations
+    is rounded to float32.
+    """
+    _check_tables(output_counts, in_prompt)
+    check_shape("logits", logits, ("R", output_counts.shape[1]))
+    num_rows = logits.shape[0]
+    check_shape("step_ids", step_ids, (num_rows, "G"))
+    for name, values in (
+        ("slots", slots),
+        ("repetition", repetition),
+        ("presence", presence),
+        ("frequency", frequency),
+    ):
+        check_shape(name, values, (num_rows,))
+    if logits.dtype != torch.float32:
+        raise ConfigError(f"logits have dtype {logits.dtype}; float32 is required")
+    r, p, f = (values.float()[:, None] for values in (repetition, presence, frequency))
+    is_known = (step_ids >= 0) & (step_ids < logits.shape[1])
+    counts = output_counts[slots.long()]
+    counts.scatter_add_(1, torch.where(is_known, step_ids, 0).long(), is_known.int())
+    is_output = counts > 0
+    is_seen = is_output | in_prompt[slots.long()]
+    scaled = torch.where(logits > 0, logits / r, logits * r)
+    torch.where(is_seen, scaled, logits, out=logits)
+    logits.sub_(f * counts).sub_(p * is_output)
+
+
+def add_biases(logits: Tensor, rows: Tensor, ids: Tensor, biases: Tensor) -> None:
+    """Add biases float [B] to logits float [R, V] at (rows, ids), int [B] each, all pairs different, in place."""
+    check_shape("ids", ids, tuple(rows.shape))
+    check_shape("biases", biases, tuple(rows.shape))
+    place = rows.long(), ids.long()
+    logits.index_put_(place, logits[place] + biases.type_as(logits))
+
+
+def forbid_tokens(logits: Tensor, rows: Tensor, ids: Tensor) -> None:
+    """Set logits float [R, V] to -inf at (rows, ids), int [F] each, in place; pairs may repeat."""
+    check_shape("ids", ids, tuple(rows.shape))
+    banned = torch.full((), -torch.inf, dtype=logits.dtype, device=logits.device)
+    logits.index_put_((rows.long(), ids.long()), banned)
+
+
+def _check_tables(output_counts: Tensor, in_prompt: Tensor) -> None:
+    check_shape("output_counts", output_counts, ("slots", "V"))
+    check_shape("in_prompt", in_prompt, tuple(output_counts.shape))
+
+
+def _places(table: Tensor, slots: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
+    """Which ids count bool [N], and their places int64 [N] in the flat table; places of others lie in slot 0."""
+    is_known = (ids >= 0) & (ids < table.shape[1]) & (slots != 0)
+    return is_known, torch.where(is_known, slots * table.shape[1] + ids.long(), 0)
+
+
+def _add_ones(output_counts: Tensor, slots: Tensor, ids: Tensor) -> None:
+    is_known, place = _places(output_counts, slots, ids)
+    output_counts.view(-1).scatter_add_(0, place, is_known.to(output_counts.dtype))
+
+
+OPS: dict[str, Callable[..., Any]] = {
+    "reset_token_counts": reset_token_counts,
+    "count_tokens": count_tokens,
+    "apply_penalties": apply_penalties,
+    "add_biases": add_biases,
+    "forbid_tokens": forbid_tokens,
+}
