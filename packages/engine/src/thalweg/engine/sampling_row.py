@@ -8,6 +8,30 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from thalweg.engine.bad_words import BadWords
+
+PARAMETERS = np.dtype(
+    [
+        ("seed", np.uint64),
+        ("temperature", np.float32),
+        ("top_p", np.float32),
+        ("min_p", np.float32),
+        ("top_k", np.int32),
+        ("min_tokens", np.int32),
+        ("eos_token_id", np.int32),
+        ("repetition_penalty", np.float32),
+        ("presence_penalty", np.float32),
+        ("frequency_penalty", np.float32),
+        ("num_logprobs", np.int32),  # -1 = none, as below
+        ("num_prompt_logprobs", np.int32),
+        ("has_penalties", np.bool_),
+        ("has_biases", np.bool_),
+        ("has_bad_words", np.bool_),
+        ("has_forced_ids", np.bool_),
+    ]
+)
+"""The numbers of a `SamplingRow`. As records they are gathered from the sequences of a step all at once."""
+
 
 def _no_ids() -> NDArray[np.int64]:
     return np.zeros(0, np.int64)
@@ -43,11 +67,39 @@ class SamplingRow:
     """Alternatives to report per output token; None = no log-probabilities at all."""
     num_prompt_logprobs: int | None = None
     """The same for the tokens of the prompt."""
+    packed: bytes = field(init=False, repr=False, compare=False)
+    """One record of `PARAMETERS`."""
+    bad_word_table: BadWords = field(init=False, repr=False, compare=False)
+    """Of `bad_words`."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "bad_word_table", BadWords(self.bad_words))
+        object.__setattr__(self, "packed", np.array(self._record(), PARAMETERS).tobytes())
 
     @property
     def has_penalties(self) -> bool:
         """Whether the logits depend on the tokens so far."""
         return self.repetition_penalty != 1 or self.presence_penalty != 0 or self.frequency_penalty != 0
+
+    def _record(self) -> tuple[float | bool, ...]:
+        return (
+            self.seed,
+            self.temperature,
+            self.top_p,
+            self.min_p,
+            self.top_k,
+            self.min_tokens,
+            self.eos_token_id,
+            self.repetition_penalty,
+            self.presence_penalty,
+            self.frequency_penalty,
+            -1 if self.num_logprobs is None else self.num_logprobs,
+            -1 if self.num_prompt_logprobs is None else self.num_prompt_logprobs,
+            self.has_penalties,
+            self.bias_ids.size > 0,
+            len(self.bad_words) > 0,
+            self.forced_ids.size > 0,
+        )
 
     @staticmethod
     def neutral() -> SamplingRow:
