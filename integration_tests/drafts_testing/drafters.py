@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from drafts_testing.tables import Contexts, Tables, unit
 from thalweg.interfaces import DraftRows, DraftSampler, TargetRows
@@ -19,6 +21,10 @@ class Place:
     """Where a draft is to be made: what a drafter may know by then."""
 
     place: int
+    sequence_ids: NDArray[np.int64]
+    """[N], on the host."""
+    indices: torch.Tensor
+    """int32 [N] absolute index of the draft."""
     states: torch.Tensor
     """int64 [N] everything before the draft."""
     newest: torch.Tensor
@@ -63,7 +69,8 @@ class TableDrafter:
         states = self._contexts.with_newest(rows.state_slots, rows.positions, newest)
         drafts, confidences = [], []
         for place in range(self._draft_length):
-            here = Place(place, states, newest, self._contexts.tables, self._drafts)
+            indices = rows.positions + 1 + place
+            here = Place(place, rows.sequence_ids, indices, states, newest, self._contexts.tables, self._drafts)
             confidences.append(self._confide(here).float())
             drafts.append(self._choose(here, sampler).int())
             newest = drafts[-1].clamp(0, self._drafts.vocab_size - 1)
