@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,13 +12,11 @@ import numpy as np
 from thalweg.engine.detokenizer import Detokenizer
 from thalweg.engine.outputs import OutputState
 from thalweg.engine.requests import RequestState
+from thalweg.engine.row_maker import RowMaker
 from thalweg.engine.sampling_row import SamplingRow
 from thalweg.engine.stop import StopChecker
 from thalweg.engine.tokenizer import Tokenizer
 from thalweg.interfaces import ConfigError, RequestError, SamplingParams, shown
-
-_LARGEST_TEMPERATURE = float(np.finfo(np.float32).max)
-_SMALLEST_TOP_P = float(np.finfo(np.float32).tiny)
 
 
 class PromptTooLongError(RequestError):
@@ -34,12 +32,15 @@ class Limits:
     block_size: int
     num_blocks: int
     """Blocks of the cache, the null block included."""
+    token_blacklist: tuple[int, ...] = ()
+    """Token ids that are never drawn."""
 
 
 class Admission:
     """Checks requests and draws the seeds of those that bring none.
 
     seed: of the engine. With the same seed and the same order of requests, the drawn seeds are the same.
+    Raises ConfigError for a token_blacklist that does not fit the vocabulary.
     """
 
     def __init__(
@@ -47,6 +48,7 @@ class Admission:
     ) -> None:
         self._tokenizer = tokenizer
         self._limits = limits
+        self._row_maker = RowMaker(tokenizer, limits.vocab_size, limits.token_blacklist)
         self._seeds = np.random.Generator(np.random.PCG64(seed))
         self._clock = clock
 
@@ -65,6 +67,7 @@ class Admission:
             prompt_text, prompt = prompt, self._tokenizer.encode(prompt)
         token_ids = self._check_ids(prompt)
         self._check_length(len(token_ids))
+        rows = self._sampling_rows(sampling_params)
         return RequestState(
             request_id=request_id,
             prompt=prompt_text,
@@ -78,10 +81,18 @@ class Admission:
                     detokenizer=Detokenizer(self._tokenizer, token_ids),
                     stop_checker=StopChecker(sampling_params.stop),
                 )
-                for index, sampling in enumerate([self._sampling_row(sampling_params)])
+                for index, sampling in enumerate(rows)
             ),
             arrival_s=self._clock(),
         )
+
+    def _sampling_rows(self, params: SamplingParams) -> list[SamplingRow]:
+        """One row per output; output i has the seed of the request plus i, modulo 2**64."""
+        row = self._row_maker.row(params)
+        # Always drawn, so that a request with a seed of its own does not shift the seeds of later ones.
+        drawn = int(self._seeds.integers(0, 2**64, dtype=np.uint64))
+        seed = drawn if params.seed is None else params.seed
+        return [replace(row, seed=(seed + index) % 2**64) for index in range(params.n)]
 
     def _check_ids(self, prompt: object) -> tuple[int, ...]:
         if hasattr(prompt, "tolist"):  # a numpy array or a torch tensor
@@ -105,30 +116,6 @@ class Admission:
         num_needed = -(-length // limits.block_size)
         if num_needed >= limits.num_blocks:
             raise PromptTooLongError(f"the prompt needs {num_needed} cache blocks; there are {limits.num_blocks - 1}")
-
-    def _sampling_row(self, params: SamplingParams) -> SamplingRow:
-        vocab_size = self._limits.vocab_size
-        for token_id in params.stop_token_ids:
-            if token_id >= vocab_size:
-                raise RequestError(f"stop_token_ids contains {token_id}; it must be in 0..{vocab_size - 1}")
-        ending = set(params.stop_token_ids)
-        if not params.ignore_eos:
-            ending.add(self._tokenizer.eos_token_id)
-        if params.min_tokens and len(ending) >= vocab_size:
-            raise RequestError(f"min_tokens is {params.min_tokens} and every token is a stop; no token could be drawn")
-        # Always drawn, so that a request with a seed of its own does not shift the seeds of later ones.
-        drawn = int(self._seeds.integers(0, 2**64, dtype=np.uint64))
-        return SamplingRow(
-            # The sampler computes in float32. Beyond its range these values mean what the last ones inside it mean:
-            # no preference at all, the most likely token alone.
-            temperature=min(params.temperature, _LARGEST_TEMPERATURE),
-            top_p=max(params.top_p, _SMALLEST_TOP_P),
-            top_k=params.top_k,
-            seed=drawn if params.seed is None else params.seed,
-            min_tokens=params.min_tokens,
-            forbidden_ids=np.array(sorted(ending), np.int64),
-            eos_token_id=-1 if params.ignore_eos else self._tokenizer.eos_token_id,
-        )
 
 
 def to_params(params: object) -> SamplingParams:

@@ -185,7 +185,13 @@ def _scheduler(
 def _admission(
     config: EngineConfig, facts: ModelConfig, tokenizer: Tokenizer, geometry: CacheGeometry, sizes: PoolSizes
 ) -> Admission:
-    limits = Limits(facts.vocab_size, config.scheduler.max_model_len, geometry.tokens_per_block, sizes.num_blocks)
+    limits = Limits(
+        facts.vocab_size,
+        config.scheduler.max_model_len,
+        geometry.tokens_per_block,
+        sizes.num_blocks,
+        config.sampling.token_blacklist,
+    )
     return Admission(tokenizer, limits, config.seed)
 
 
