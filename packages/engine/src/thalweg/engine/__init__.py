@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from thalweg.engine.llm import LLM
     from thalweg.engine.sections import BackendConfig, CacheConfig, ReplayConfig
     from thalweg.engine.speculation_config import SpeculationConfig
-    from thalweg.engine.stop import StopChecker
+    from thalweg.engine.stop import StopChecker, StopStrings
     from thalweg.engine.timeline import NullTimeline, Timeline
     from thalweg.engine.tokenizer import Tokenizer
     from thalweg.interfaces import (
@@ -53,6 +53,7 @@ _MODULE_OF = {
     "SchedulerConfig": "thalweg.scheduler.config",
     "SpeculationConfig": "thalweg.engine.speculation_config",
     "StopChecker": "thalweg.engine.stop",
+    "StopStrings": "thalweg.engine.stop",
     "Timeline": "thalweg.engine.timeline",
     "Tokenizer": "thalweg.engine.tokenizer",
     "build_engine": "thalweg.engine.assembly",
@@ -80,6 +81,7 @@ __all__ = [
     "SchedulerConfig",
     "SpeculationConfig",
     "StopChecker",
+    "StopStrings",
     "Timeline",
     "Tokenizer",
     "__version__",

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 
@@ -14,7 +15,7 @@ from thalweg.engine.outputs import OutputState
 from thalweg.engine.requests import RequestState
 from thalweg.engine.row_maker import RowMaker
 from thalweg.engine.sampling_row import SamplingRow
-from thalweg.engine.stop import StopChecker
+from thalweg.engine.stop import StopChecker, StopStrings
 from thalweg.engine.tokenizer import Tokenizer
 from thalweg.interfaces import ConfigError, RequestError, SamplingParams, shown
 
@@ -51,6 +52,7 @@ class Admission:
         self._row_maker = RowMaker(tokenizer, limits.vocab_size, limits.token_blacklist)
         self._seeds = np.random.Generator(np.random.PCG64(seed))
         self._clock = clock
+        self._stop_strings: WeakValueDictionary[tuple[str, ...], StopStrings] = WeakValueDictionary()
 
     def admit(
         self,
@@ -68,6 +70,7 @@ class Admission:
         token_ids = self._check_ids(prompt)
         self._check_length(len(token_ids))
         rows = self._sampling_rows(sampling_params)
+        stop_strings = self._shared_stop_strings(sampling_params.stop)
         return RequestState(
             request_id=request_id,
             prompt=prompt_text,
@@ -79,12 +82,19 @@ class Admission:
                     params=sampling_params,
                     sampling=sampling,
                     detokenizer=Detokenizer(self._tokenizer, token_ids),
-                    stop_checker=StopChecker(sampling_params.stop),
+                    stop_checker=StopChecker(stop_strings),
                 )
                 for index, sampling in enumerate(rows)
             ),
             arrival_s=self._clock(),
         )
+
+    def _shared_stop_strings(self, stop: tuple[str, ...]) -> StopStrings:
+        """Those of an unfinished request with an equal list, if there is one: long lists tend to be the same."""
+        found = self._stop_strings.get(stop)
+        if found is None:
+            found = self._stop_strings[stop] = StopStrings(stop)
+        return found
 
     def _sampling_rows(self, params: SamplingParams) -> list[SamplingRow]:
         """One row per output; output i has the seed of the request plus i, modulo 2**64."""
