@@ -7,18 +7,25 @@ import resource
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from thalweg.engine.__about__ import __version__
 from thalweg.engine.cli import main
-from thalweg.engine.cli.generate import _prompts
-from thalweg.engine.cli.options import SAMPLING_HELP, engine_config, sampling_params
+from thalweg.engine.cli.generate import _prompts, _text
+from thalweg.engine.cli.options import SAMPLING_OPTIONS, engine_config, sampling_params
 from thalweg.engine.cli.program import build_parser
 from thalweg.engine.cli.table import render
 from thalweg.engine.fields import FIELDS
-from thalweg.interfaces import ConfigError, GrammarSpec, SamplingParams
+from thalweg.engine.sampling_config import SamplingConfig
+from thalweg.interfaces import (
+    CompletionOutput,
+    ConfigError,
+    GrammarSpec,
+    RequestMetrics,
+    RequestOutput,
+    SamplingParams,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -97,9 +104,30 @@ def test_a_command_line_that_does_not_parse_is_one_line(
         (("--temperature", "-1"), "temperature is -1.0; it must be >= 0"),
         (("--top-k", "0"), "top_k is 0"),
         (("--max-tokens", "0"), "max_tokens is 0"),
-        (("--min-tokens", "5", "--max-tokens", "4"), "min_tokens is 5; it must be 0..max_tokens"),
+        (("--min-tokens", "5", "--max-tokens", "4"), "min_tokens is 5 and max_tokens is 4"),
+        (("--n", "0"), "n is 0"),
+        (("--n", "2", "--temperature", "0"), "n is 2 and temperature is 0"),
+        (("--min-p", "2"), "min_p is 2.0"),
+        (("--presence-penalty", "-3"), "presence_penalty is -3.0"),
+        (("--frequency-penalty", "much"), "--frequency-penalty is 'much'"),
+        (("--repetition-penalty", "0"), "repetition_penalty is 0.0"),
+        (("--logit-bias", "5"), "--logit-bias is '5': expected a token id, =, and what to add"),
+        (("--logit-bias", "x=1"), "--logit-bias is 'x=1'"),
+        (("--logit-bias", "5=101"), "logit_bias[5] is 101.0"),
+        (("--logit-bias", "5=1", "--logit-bias", "5=2"), "--logit-bias is given twice for token id 5"),
+        (("--bad-word", " "), "bad_words contains ' '"),
+        (("--logprobs", "1001"), "logprobs is 1001"),
+        (("--prompt-logprobs", "-1"), "prompt_logprobs is -1"),
+        (("--forced-token-ids", "1,,2"), "--forced-token-ids is '1,,2'"),
+        (("--forced-token-ids", "1,2", "--max-tokens", "1"), "forced_token_ids forces token 2"),
+        (("--logprobs", "1"), "--logprobs needs --json"),
+        (("--prompt-logprobs", "0"), "--prompt-logprobs needs --json"),
+        (("--return-draws",), "--return-draws needs --json"),
+        (("--token-blacklist", "1,,2"), "--token-blacklist is '1,,2'"),
+        (("--token-blacklist", "-1"), "token_blacklist is (-1,)"),
+        (("--force-top-k", "-1"), "force_top_k is -1"),
         (("--stop", ""), "stop contains ''"),
-        (("--stop-token-ids", "1,x"), "--stop-token-ids is '1,x'"),
+        (("--stop-token-id", "1", "--stop-token-id", "x"), "--stop-token-id is 'x'"),
         (("--sampling-seed", "1.5"), "--sampling-seed is '1.5'"),
         (("--mode", "fast"), "--mode is 'fast': expected quant or plain"),
         (("--max-num-seqs", "0"), "max_num_seqs is 0"),
@@ -181,8 +209,11 @@ def test_an_interrupt_is_one_line(capsys: pytest.CaptureFixture[str], monkeypatc
 
 ALL_KINDS_OF_OPTIONS = """
 generate --prompt x --model m --seed 3 --sampling-seed 4 --temperature 0.5 --top-p 0.9 --top-k 5 --max-tokens 7
---min-tokens 2 --stop a --stop b --stop-token-ids 8,9 --ignore-eos --max-num-seqs 6 --chunked-prefill
+--min-tokens 2 --stop a --stop b --stop-token-id 8 --stop-token-id 9 --ignore-eos --max-num-seqs 6 --chunked-prefill
 --no-stop-preempted-request --arithmetic float32 --num-blocks 32
+--n 2 --min-p 0.1 --presence-penalty -1 --frequency-penalty 0.5 --repetition-penalty 1.2 --logit-bias 5=-2.5
+--logit-bias 6=100 --bad-word c --bad-word d --logprobs 3 --prompt-logprobs 0 --forced-token-ids=-1,11,12
+--token-blacklist 1,2 --force-top-k 50 --return-draws --logprobs-mode processed
 """
 
 
@@ -198,10 +229,21 @@ def test_options_become_the_configuration_and_the_parameters() -> None:
         stop=("a", "b"),
         stop_token_ids=(8, 9),
         ignore_eos=True,
+        n=2,
+        min_p=0.1,
+        presence_penalty=-1.0,
+        frequency_penalty=0.5,
+        repetition_penalty=1.2,
+        logit_bias={5: -2.5, 6: 100.0},
+        bad_words=("c", "d"),
+        logprobs=3,
+        prompt_logprobs=0,
+        forced_token_ids=(-1, 11, 12),
     )
     config = engine_config(parsed)
     assert (config.model, config.seed, config.arithmetic, config.cache.num_blocks) == ("m", 3, "float32", 32)
-    assert config.scheduler.max_num_seqs == 6
+    assert config.sampling == SamplingConfig(token_blacklist=(1, 2), force_top_k=50, return_draws=True)
+    assert (config.logprobs_mode, config.scheduler.max_num_seqs) == ("processed", 6)
     assert config.scheduler.chunked_prefill
     assert not config.scheduler.stop_preempted_request
 
@@ -214,23 +256,35 @@ def test_options_that_are_not_given_stay_at_their_defaults() -> None:
     )
 
 
-OTHER_VALUES: dict[str, Any] = {
-    "n": 2,
-    "logit_bias": {1: 1.0},
-    "bad_words": ("a",),
-    "logprobs": 1,
-    "prompt_logprobs": 1,
-    "structured": GrammarSpec("regex", "a"),
-    "forced_token_ids": (1,),
-}
-
-
-def test_a_sampling_field_without_an_option_has_no_feature_yet() -> None:
+def test_every_sampling_field_has_an_option_but_those_without_a_feature() -> None:
     fields = {field.name for field in dataclasses.fields(SamplingParams)}
-    assert set(SAMPLING_HELP) < fields
-    for name in fields - set(SAMPLING_HELP):
-        with pytest.raises(ConfigError, match="this version supports only"):
-            SamplingParams(**{name: OTHER_VALUES.get(name, 0.5)})
+    assert fields - {option.field for option in SAMPLING_OPTIONS} == {"structured"}
+    with pytest.raises(ConfigError, match=r"structured is .* this version supports only None"):
+        SamplingParams(structured=GrammarSpec("regex", "a"))
+
+
+def finished(*texts: str, error: str | None = None) -> RequestOutput:
+    outputs = tuple(
+        CompletionOutput(index, text, (5,) * len(text), None, "stop", None) for index, text in enumerate(texts)
+    )
+    return RequestOutput("r", "Prompt: ", (3,), None, outputs, True, error, RequestMetrics(1, sum(map(len, texts))))
+
+
+def test_the_text_of_one_output_follows_its_prompt() -> None:
+    assert _text(finished("ab"), 3) == "== prompt 3: 1 prompt tokens, 2 output tokens, stop\nPrompt: ab\n"
+    failed = _text(finished("", error="it is too long"), 1)
+    assert failed == "== prompt 1: 1 prompt tokens, 0 output tokens, failed: it is too long\nPrompt: \n"
+
+
+def test_all_outputs_of_a_prompt_are_shown() -> None:
+    assert _text(finished("ab", "c"), 1).splitlines() == [
+        "== prompt 1: 1 prompt tokens, 3 output tokens, 2 outputs",
+        "-- output 0: 2 tokens, stop",
+        "Prompt: ab",
+        "",
+        "-- output 1: 1 tokens, stop",
+        "Prompt: c",
+    ]
 
 
 def test_a_table_pads_columns_but_not_line_ends() -> None:

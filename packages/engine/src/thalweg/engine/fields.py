@@ -75,7 +75,7 @@ def _parse_floats(text: str) -> tuple[float, ...]:
 
 
 def _parse_ids(text: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in text.split(",") if part.strip())
+    return tuple(int(part) for part in text.split(",")) if text else ()
 
 
 FIELDS: tuple[Field, ...] = (

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from thalweg.engine.cli.options import add_engine_options, add_sampling_options, engine_config, sampling_params
 from thalweg.engine.config import OFFLINE_DEFAULTS, EngineConfig
-from thalweg.interfaces import ConfigError
+from thalweg.interfaces import ConfigError, SamplingParams
 
 if TYPE_CHECKING:
     from thalweg.engine.timeline import Timeline
@@ -44,6 +44,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Print every output in the order of the prompts. 1 if a prompt was refused or failed."""
     params = sampling_params(arguments)
     config = engine_config(arguments)
+    if not arguments.json:
+        _check_shown(params, config)
     prompts = _prompts(arguments)
     if arguments.trace is not None:
         _check_writable("--trace", arguments.trace)
@@ -67,6 +69,18 @@ def run(arguments: argparse.Namespace) -> int:
     if num_failed:
         print(f"thalweg: {num_failed} of {len(outputs)} prompts failed", file=sys.stderr)
     return int(num_failed > 0)
+
+
+def _check_shown(params: SamplingParams, config: EngineConfig) -> None:
+    """Raise ConfigError for what somebody asked for and plain text has no place for."""
+    asked = {
+        "--logprobs": params.logprobs is not None,
+        "--prompt-logprobs": params.prompt_logprobs is not None,
+        "--return-draws": config.sampling.return_draws,
+    }
+    for flag, is_asked in asked.items():
+        if is_asked:
+            raise ConfigError(f"{flag} needs --json; the text of an output has no place for it")
 
 
 def _show_statistics(config: EngineConfig) -> None:
@@ -100,10 +114,21 @@ def _json(output: RequestOutput) -> str:
 
 
 def _text(output: RequestOutput, number: int) -> str:
-    completion = output.outputs[0] if output.outputs else None
+    """A heading, then prompt and output; with several outputs a heading above each of them."""
     counts = f"{output.metrics.num_prompt_tokens} prompt tokens, {output.metrics.num_output_tokens} output tokens"
-    ending = f"failed: {output.error}" if output.error else str(completion and completion.finish_reason)
-    return f"== prompt {number}: {counts}, {ending}\n{output.prompt}{completion.text if completion else ''}\n"
+    several = len(output.outputs) > 1
+    if output.error:
+        ending = f"failed: {output.error}"
+    else:
+        ending = f"{len(output.outputs)} outputs" if several else str(output.outputs[0].finish_reason)
+    lines = [f"== prompt {number}: {counts}, {ending}"]
+    for completion in output.outputs:
+        if several:
+            lines.append(
+                f"-- output {completion.index}: {len(completion.token_ids)} tokens, {completion.finish_reason}"
+            )
+        lines.append(f"{output.prompt}{completion.text}\n")
+    return "\n".join(lines)
 
 
 def _prompts(arguments: argparse.Namespace) -> list[str]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any
 
 from thalweg.engine.config import OFFLINE_DEFAULTS, EngineConfig
@@ -15,29 +15,78 @@ _ENGINE = "engine."
 _SAMPLING = "sampling."
 
 
+@dataclass(frozen=True, slots=True)
+class SamplingOption:
+    """How the command line gives a field of `SamplingParams`."""
+
+    field: str
+    help: str
+    parse: Callable[[str], Any] | None = None
+    """From text; None for a switch."""
+    metavar: str | None = None
+    repeated: str | None = None
+    """Name of an option that gives one item each time; None: the option is called as the field and given once."""
+
+    @property
+    def flag(self) -> str:
+        """A name that the engine has too gets a prefix."""
+        flag = "--" + (self.repeated or self.field).replace("_", "-")
+        return flag.replace("--", "--sampling-", 1) if flag in {option.flag for option in FIELDS} else flag
+
+    def value(self, given: Any) -> Any:
+        """The field's value from what argparse found. Raises ConfigError naming the option."""
+        if given is None or self.parse is None:
+            return given
+        if self.repeated is None:
+            return _parse(self.flag, self.parse, given)
+        items = [_parse(self.flag, self.parse, item) for item in given]
+        return _to_mapping(self.flag, items) if self.field == "logit_bias" else items
+
+
+def _bias(text: str) -> tuple[int, float]:
+    token_id, equals, bias = text.partition("=")
+    if not equals:
+        raise ValueError("expected a token id, =, and what to add to its logit")
+    return int(token_id), float(bias)
+
+
+def _to_mapping(flag: str, pairs: Iterable[tuple[int, float]]) -> dict[int, float]:
+    result: dict[int, float] = {}
+    for token_id, bias in pairs:
+        if token_id in result:
+            raise ConfigError(f"{flag} is given twice for token id {token_id}")
+        result[token_id] = bias
+    return result
+
+
 def _token_ids(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in text.split(","))
 
 
-_PARSERS: dict[str, Callable[[str], Any]] = {
-    "int": int,
-    "float": float,
-    "int | None": int,
-    "tuple[int, ...]": _token_ids,
-}
-
-SAMPLING_HELP = {
-    "temperature": "below 1e-5 takes the most likely token",
-    "top_p": "keep the most likely tokens up to this mass",
-    "top_k": "keep this many most likely tokens; -1 keeps all",
-    "seed": "seed of every prompt; without it each prompt draws its own from --seed",
-    "max_tokens": "most output tokens",
-    "min_tokens": "output tokens before anything but the length can end the output",
-    "stop": "end the output before this text; may be repeated",
-    "stop_token_ids": "end the output after one of these token ids, separated by commas",
-    "ignore_eos": "go on after the end-of-sequence token",
-}
-"""The fields of `SamplingParams` that have an option: those whose feature exists."""
+SAMPLING_OPTIONS = (
+    SamplingOption("n", "outputs of every prompt", int),
+    SamplingOption("temperature", "below 1e-5 takes the most likely token", float),
+    SamplingOption("top_p", "keep the most likely tokens up to this mass", float),
+    SamplingOption("top_k", "keep this many most likely tokens; -1 keeps all", int),
+    SamplingOption("min_p", "keep tokens of at least this share of the largest probability", float),
+    SamplingOption("seed", "seed of every prompt; without it each prompt draws its own from --seed", int),
+    SamplingOption("max_tokens", "most output tokens", int),
+    SamplingOption("min_tokens", "output tokens before anything but the length can end the output", int),
+    SamplingOption("stop", "end the output before this text; may be repeated", str, "TEXT", "stop"),
+    SamplingOption("stop_token_ids", "end the output after this token; may be repeated", int, "ID", "stop_token_id"),
+    SamplingOption("ignore_eos", "go on after the end-of-sequence token"),
+    SamplingOption("presence_penalty", "lower the logits of tokens that the output has", float),
+    SamplingOption("frequency_penalty", "lower them by this for every time that the output has them", float),
+    SamplingOption("repetition_penalty", "divide the logits of tokens that prompt or output have", float),
+    SamplingOption("logit_bias", "add to the logit of a token; may be repeated", _bias, "ID=BIAS", "logit_bias"),
+    SamplingOption("bad_words", "keep this text out of the output; may be repeated", str, "TEXT", "bad_word"),
+    SamplingOption("logprobs", "report the log-probability of each output token and this many alternatives", int),
+    SamplingOption("prompt_logprobs", "the same for the tokens of the prompt", int),
+    SamplingOption(
+        "forced_token_ids", "output these token ids, separated by commas; -1 leaves one free", _token_ids, "IDS"
+    ),
+)
+"""One per field of `SamplingParams` that a command line can hold."""
 
 
 def add_engine_options(parser: argparse.ArgumentParser) -> None:
@@ -67,36 +116,25 @@ def engine_config(arguments: argparse.Namespace) -> EngineConfig:
 
 
 def add_sampling_options(parser: argparse.ArgumentParser) -> None:
-    """One option per supported field of `SamplingParams`; a name that the engine has too gets a prefix."""
+    """The options of `SAMPLING_OPTIONS`."""
     group = parser.add_argument_group("sampling options", "the same for every prompt")
-    for field in dataclasses.fields(SamplingParams):
-        if field.name not in SAMPLING_HELP:
-            continue
-        text = SAMPLING_HELP[field.name] + ("" if field.default in (None, ()) else f" (default {_show(field.default)})")
-        settings: dict[str, Any] = {"dest": _SAMPLING + field.name, "default": None, "help": text}
-        if field.type == "bool":
-            group.add_argument(_sampling_flag(field.name), action=argparse.BooleanOptionalAction, **settings)
-        elif field.type == "tuple[str, ...]":
-            group.add_argument(_sampling_flag(field.name), action="append", metavar="TEXT", **settings)
+    defaults = SamplingParams()
+    for option in SAMPLING_OPTIONS:
+        default = getattr(defaults, option.field)
+        text = option.help + ("" if default in (None, ()) else f" (default {_show(default)})")
+        settings: dict[str, Any] = {"dest": _SAMPLING + option.field, "default": None, "help": text}
+        if option.parse is None:
+            group.add_argument(option.flag, action=argparse.BooleanOptionalAction, **settings)
         else:
-            metavar = "IDS" if field.type == "tuple[int, ...]" else field.name.rpartition("_")[2].upper()
-            group.add_argument(_sampling_flag(field.name), metavar=metavar, **settings)
+            action = "store" if option.repeated is None else "append"
+            metavar = option.metavar or option.field.rpartition("_")[2].upper()
+            group.add_argument(option.flag, action=action, metavar=metavar, **settings)
 
 
 def sampling_params(arguments: argparse.Namespace) -> SamplingParams:
     """The parameters from the given options. Raises ConfigError naming the option."""
-    values: dict[str, Any] = {}
-    for field in dataclasses.fields(SamplingParams):
-        given = getattr(arguments, _SAMPLING + field.name, None)
-        if isinstance(given, str):
-            given = _parse(_sampling_flag(field.name), _PARSERS[str(field.type)], given)
-        values[field.name] = given
-    return SamplingParams.from_dict(values)
-
-
-def _sampling_flag(name: str) -> str:
-    flag = "--" + name.replace("_", "-")
-    return flag.replace("--", "--sampling-", 1) if flag in {option.flag for option in FIELDS} else flag
+    given = {option.field: option.value(getattr(arguments, _SAMPLING + option.field)) for option in SAMPLING_OPTIONS}
+    return SamplingParams.from_dict(given)
 
 
 def _parse(flag: str, parse: Callable[[str], Any], text: str) -> Any:
