@@ -214,8 +214,8 @@ def test_sampler_inputs_equal_the_recorded_ones(index: int) -> None:
     assert inputs.seeds.tolist() == recorded["seq_seeds"]["data"]
     assert_equal(inputs.sample_positions, recorded["sample_positions"])
     if kind is StepKind.PREFILL:
-        assert inputs.forbidden_rows.tolist() == recorded["prefill"]["eos_suppression_rows"]
-        assert inputs.forbidden_ids.tolist() == recorded["prefill"]["eos_token_ids"]
+        assert inputs.edits.forbidden_rows.tolist() == recorded["prefill"]["eos_suppression_rows"]
+        assert inputs.edits.forbidden_ids.tolist() == recorded["prefill"]["eos_token_ids"]
     else:
         assert_equal(inputs.first_rows, recorded["decode"]["first_token_positions"])
         assert_equal(np.bincount(inputs.sequence_rows), recorded["decode"]["seqlens_q"])
@@ -240,11 +240,10 @@ def test_tokens_that_end_an_output_are_forbidden_until_it_is_long_enough() -> No
     row = SamplingRow(temperature=1.0, min_tokens=3, forbidden_ids=np.array([1, 9]))
     sequence = {"tokens": [3, 4, 5, 6], "prompt": 2, "q": 3, "k": 6, "blocks": [1], "state": 1, "drafts": [7, 8]}
     inputs = build_sampler_inputs(make_plan(StepKind.DECODE, [sequence], 1, 2), [SequenceToSample(row)])
-    assert (inputs.forbidden_rows.tolist(), inputs.forbidden_ids.tolist()) == ([0, 0], [1, 9])
+    assert (inputs.edits.forbidden_rows.tolist(), inputs.edits.forbidden_ids.tolist()) == ([0, 0], [1, 9])
     chunk = {"tokens": [3, 4, 5, 6], "q": 2, "k": 2, "blocks": [1], "state": 1}
-    assert not build_sampler_inputs(
-        make_plan(StepKind.PREFILL, [chunk], 1), [SequenceToSample(row)]
-    ).forbidden_rows.size
+    inputs = build_sampler_inputs(make_plan(StepKind.PREFILL, [chunk], 1), [SequenceToSample(row)])
+    assert not inputs.edits.forbidden_rows.size
 
 
 def test_later_rows_of_a_step_use_far_away_positions() -> None:

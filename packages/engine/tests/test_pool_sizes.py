@@ -6,6 +6,7 @@ from thalweg.cache import CacheGeometry, compute_layout
 from thalweg.engine.config import EngineConfig
 from thalweg.engine.draft_pool import draft_pool_bytes
 from thalweg.engine.pool_sizes import host_memory_bytes, size_pools
+from thalweg.engine.token_counts import token_count_bytes
 from thalweg.interfaces import CacheLayout, CapacityError
 
 GIB = 1 << 30
@@ -94,8 +95,18 @@ def test_what_is_kept_of_drafts_leaves_the_cache_less(layout: CacheLayout) -> No
     wanted = EngineConfig.build(environ={}, max_num_seqs=3, max_model_len=500, num_blocks=9)
     takes = 9 * layout.block_bytes + 4 * layout.slot_bytes
     assert size_pools(wanted, layout, total_bytes=takes + pool, other_bytes=pool).num_blocks == 9
-    with pytest.raises(CapacityError, match=f"takes {takes} bytes and drafts take {pool}, the device has {takes}"):
+    with pytest.raises(CapacityError, match=f"takes {takes} bytes, drafts .* take {pool}, the device has {takes}"):
         size_pools(wanted, layout, total_bytes=takes, other_bytes=pool)
+
+
+def test_token_counts_leave_the_cache_less(layout: CacheLayout) -> None:
+    config = EngineConfig.build(environ={}, max_num_seqs=7, max_model_len=4096, memory_fraction=0.5)
+    counts = token_count_bytes(1000)
+    assert counts == 5000
+    total = 2 * (9 * layout.slot_bytes + 101 * layout.block_bytes)
+    given = total + 2 * 9 * counts
+    assert size_pools(config, layout, total_bytes=given, other_slot_bytes=counts).num_blocks == 100
+    assert size_pools(config, layout, total_bytes=total, other_slot_bytes=counts).num_blocks < 100
 
 
 def test_a_model_without_compressed_layers_needs_no_memory_for_blocks(layout: CacheLayout) -> None:

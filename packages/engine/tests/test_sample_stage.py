@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from engine_testing.sampling import sampler_inputs
 from numpy.typing import NDArray
 
 from thalweg.engine.device import Prepared, Sampled
 from thalweg.engine.sample_stage import SampleStage
-from thalweg.engine.sampler_inputs import SamplerInputs
+from thalweg.engine.sampling_row import SamplingRow
 from thalweg.engine.upload import Uploader
 from thalweg.interfaces import DraftRows, DraftSampler, InvariantError, TargetRows
 from thalweg.kernels import bind
@@ -82,28 +83,21 @@ def step(
         torch.arange(1, num_sequences + 1),
         None,
     )
-    no_pairs = np.zeros(0, np.int64)
-    inputs = SamplerInputs(
-        sequence_ids=np.arange(num_sequences),
-        has_drafts=True,
-        sequence_rows=np.repeat(np.arange(num_sequences), counts),
-        first_rows=np.cumsum(counts) - counts,
-        temperatures=np.array(temperatures, np.float32),
-        top_ps=np.ones(num_sequences, np.float32),
-        top_ks=np.full(num_sequences, -1, np.int32),
-        min_ps=np.zeros(num_sequences, np.float32),
-        seeds=np.arange(num_sequences, dtype=np.uint64),
+    rows = [
+        SamplingRow(temperature=temperature, seed=seed, eos_token_id=eos)
+        for seed, temperature in enumerate(temperatures)
+    ]
+    inputs = sampler_inputs(
+        rows,
+        counts.tolist(),
         sample_positions=np.full(num_sequences, context + 1),
-        eos_token_ids=np.full(num_sequences, eos, np.int32),
-        forbidden_rows=no_pairs,
-        forbidden_ids=no_pairs,
         draft_read_slots=np.array([0] * num_sequences if read_slots is None else read_slots, np.int32),
         draft_write_slots=np.arange(1, num_sequences + 1, dtype=np.int32),
     )
     values = logits.clone() if logits.dim() == 2 else logits.repeat(num_rows, 1)
     with torch.inference_mode():
         sampled = stage.run(prepared, values, inputs)
-    stage._backend.stream().record().wait()
+    stage._copies._backend.stream().record().wait()
     return sampled
 
 

@@ -26,6 +26,7 @@ from thalweg.engine.sample_stage import SampleStage
 from thalweg.engine.statistics import Capacity
 from thalweg.engine.step_time_curve import check_cache_directory, given_curve, kept_or_measured_curve
 from thalweg.engine.timeline import Timeline
+from thalweg.engine.token_counts import token_count_bytes
 from thalweg.engine.token_rows import CompressedVocabulary
 from thalweg.engine.tokenizer import Tokenizer
 from thalweg.engine.upload import Uploader
@@ -164,7 +165,13 @@ def _ops(config: EngineConfig, backend: Backend) -> Any:
 def _sizes(config: EngineConfig, facts: ModelConfig, geometry: CacheGeometry) -> PoolSizes:
     draft_length = _draft_length(config)
     pool_bytes = draft_pool_bytes(config, draft_length, facts.vocab_size)
-    return size_pools(config, compute_layout(geometry), draft_length=draft_length, other_bytes=pool_bytes)
+    return size_pools(
+        config,
+        compute_layout(geometry),
+        draft_length=draft_length,
+        other_bytes=pool_bytes,
+        other_slot_bytes=token_count_bytes(facts.vocab_size),
+    )
 
 
 def _scheduler(
@@ -226,9 +233,12 @@ def _device(
         upload,
         vocab_size=vocab_size,
         num_draft_slots=1 + config.scheduler.max_num_seqs,
+        num_state_slots=sizes.num_state_slots,
         drafter=drafter,
         verification=config.speculation.verification,
         draft_positions=config.speculation.draft_positions,
+        sampling=config.sampling,
+        logprobs_mode=config.logprobs_mode,
     )
     shape, vocabulary = MetadataShape.of(pools.geometry), compressed_vocabulary(model)
     inputs = ModelInputs(backend, ops, upload, shape, sizes.table_width, vocabulary, vocab_size)

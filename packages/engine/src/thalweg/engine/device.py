@@ -1,6 +1,6 @@
 """What a step leaves on the device, and the contract of what computes it.
 
-Letters: N sequences, T query tokens, S sampled rows, G draft length, V vocabulary.
+Letters: N sequences, T query tokens, S sampled rows, X siblings, G draft length, V vocabulary.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import Protocol
 import torch
 
 from thalweg.engine.inputs import StepInputs
+from thalweg.engine.row_reports import RowDraws, RowLogprobs
 from thalweg.engine.sampler_inputs import SamplerInputs
 from thalweg.interfaces import StepPlan
 from thalweg.model.metadata import DecodeMetadata, ForwardBatch, PrefillMetadata
@@ -41,6 +42,9 @@ class Forwarded:
     prepared: Prepared
     logits: torch.Tensor
     """float32 [S, V]"""
+    hidden: torch.Tensor | None = None
+    """[T, ...] of a prefill: what the logits of every query token can be made from, for log-probabilities of prompts. A
+    device whose model is a table keeps the state after each token here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,13 +60,21 @@ class HostCopies:
     confidences: torch.Tensor
     """float32 [N, G] of those."""
     broken_rows: torch.Tensor
-    """bool [N]"""
+    """bool [N+X]"""
     context_lengths: torch.Tensor
     """int32 [N]"""
     accept_probs: torch.Tensor | None = None
     """float32 [N, G] how likely each draft of this step was to be accepted; NaN where none was verified."""
     draft_faults: torch.Tensor | None = None
     """int32 [2] what the drafter got wrong: unusable ids, confidences outside 0..1. None: it was not asked."""
+    sibling_ids: torch.Tensor | None = None
+    """int32 [X] first tokens of the siblings."""
+    logprobs: RowLogprobs | None = None
+    """Of output tokens; None = nobody asked."""
+    prompt_logprobs: RowLogprobs | None = None
+    """Of prompt tokens; None = nobody asked."""
+    draws: RowDraws | None = None
+    """None = they are not reported."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,8 @@ class SeededDraftSampler:
 
     first_positions: int [N] index of the token that each sequence's first draft proposes. With a pool, drafts are drawn
     fresh and their distributions are kept in it, except of greedy requests. Without one they are coupled to the tokens
-    they guess: same seed, position by `absolute`.
+    they guess: same seed, position by `absolute`. force_top_k: as in `SamplingConfig`; nothing else that holds for the
+    tokens holds for their drafts, as any draft may be judged.
     """
 
     def __init__(
@@ -50,8 +51,10 @@ class SeededDraftSampler:
         *,
         rule: DraftPositions,
         pool: DraftPool | None,
+        force_top_k: int = 0,
     ) -> None:
         self._ops = ops
+        self._force_top_k = force_top_k
         self._first_positions = first_positions
         self._rule: DraftPositions = "absolute" if pool is None else rule
         self._pool = pool
@@ -78,6 +81,8 @@ class SeededDraftSampler:
                 f"place is {place}; of {self._draft_length} drafts {len(self.drawn)} are drawn, and they come in order"
             )
         zero_broken_rows(logits)
+        if self._force_top_k:
+            self._ops.keep_largest(logits, self._force_top_k)
         drawn, ops = self._drawn, self._ops
         if drawn is None:
             token_ids: torch.Tensor = ops.argmax_lowest(logits)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,6 +15,15 @@ from numpy.typing import NDArray
 
 from thalweg.engine.sampler_inputs import SamplerInputs
 from thalweg.engine.upload import Uploader
+
+Filters = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
+"""Of each row: temperature float32, top-p float32, top-k int32, min-p float32."""
+
+
+def filter_tensors(upload: Uploader, parameters: NDArray[Any]) -> Filters:
+    """[n] each, of records [n] of `PARAMETERS`."""
+    temperature, top_p, top_k, min_p = (upload(parameters[name]) for name in ("temperature", "top_p", "top_k", "min_p"))
+    return temperature, top_p, top_k, min_p
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +34,8 @@ class DrawnRows:
     """[R] ascending."""
     rows: torch.Tensor | None
     """int64 [R] the same on the device; None = every row."""
-    filters: tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
-    """[R] temperature float32, top-p float32, top-k int32, min-p float32."""
+    filters: Filters
+    """[R]"""
     seeds: torch.Tensor
     """uint64 [R]"""
 
@@ -49,15 +59,10 @@ def drawn_rows(
     rows = np.flatnonzero(is_drawn)
     if not rows.size:
         return None
-    sequences = sequence_rows[rows]
+    parameters = inputs.parameters[sequence_rows[rows]]
     return DrawnRows(
         host_rows=rows,
         rows=None if rows.size == sequence_rows.size else upload(rows),
-        filters=(
-            upload(inputs.temperatures[sequences]),
-            upload(inputs.top_ps[sequences]),
-            upload(inputs.top_ks[sequences]),
-            upload(inputs.min_ps[sequences]),
-        ),
-        seeds=upload(inputs.seeds[sequences] + np.uint64(seed_offset)),
+        filters=filter_tensors(upload, parameters),
+        seeds=upload(parameters["seed"] + np.uint64(seed_offset)),
     )

@@ -70,11 +70,14 @@ class ModelDevice:
             seen = None if features is None else features.joined()
             self._drafter.observe(TargetRows(seen, batch.positions, prepared.metadata.window_store_slots))
         selected = hidden if prepared.selected_rows is None else hidden[prepared.selected_rows]
-        return Forwarded(prepared, self.model.logits(selected))
+        is_decode = prepared.selected_rows is None
+        return Forwarded(prepared, self.model.logits(selected), None if is_decode else hidden)
 
     def sample(self, forwarded: Forwarded, inputs: SamplerInputs) -> Sampled:
         """Draw, verify drafts and propose the next ones."""
-        return self._stage.run(forwarded.prepared, forwarded.logits, inputs)
+        hidden = forwarded.hidden
+        row_logits = None if hidden is None else lambda rows: self.model.logits(hidden[rows])
+        return self._stage.run(forwarded.prepared, forwarded.logits, inputs, row_logits)
 
     def close(self) -> None:
         """Let go of weights and cache."""

@@ -38,19 +38,21 @@ def size_pools(
     *,
     draft_length: int = 0,
     other_bytes: int = 0,
+    other_slot_bytes: int = 0,
 ) -> PoolSizes:
     """Sizes for a deployment on the CPU.
 
     Positions run past `max_model_len` by the drafts of a step and, with asynchronous scheduling, by what the step in
     flight may commit. Without `num_blocks` the cache holds `max_num_seqs` sequences of `max_model_len` tokens, or as
     many blocks as the memory fraction allows if that is less. total_bytes: memory of the device; None asks the host.
-    other_bytes: what the draft pool takes of it.
+    other_bytes: what the draft pool takes of it; other_slot_bytes: what token counts take of it per state slot.
     Raises CapacityError when the longest sequence would fill more than 80 % of the blocks, or when the wanted number of
     blocks is more than the device can hold.
     """
     scheduler, cache = config.scheduler, config.cache
     length = max_sequence_length(scheduler.max_model_len, draft_length, asynchronous=scheduler.async_scheduling)
     slots = num_state_slots(scheduler.max_num_seqs, cache.slot_ratio)
+    other_bytes += slots * other_slot_bytes
     total_bytes = host_memory_bytes() if total_bytes is None else total_bytes
     num_blocks = cache.num_blocks
     if num_blocks is None:
@@ -61,8 +63,8 @@ def size_pools(
             num_blocks = min(num_blocks, agree_num_blocks([num_blocks_in(free, layout)]))
     elif (wanted := num_blocks * layout.block_bytes + slots * layout.slot_bytes) > total_bytes - other_bytes:
         raise CapacityError(
-            f"num_blocks is {num_blocks}; with {slots} state slots the cache takes {wanted} bytes and drafts take "
-            f"{other_bytes}, the device has {total_bytes}"
+            f"num_blocks is {num_blocks}; with {slots} state slots the cache takes {wanted} bytes, drafts and token "
+            f"counts take {other_bytes}, the device has {total_bytes}"
         )
     check_num_blocks(num_blocks, length, layout.tokens_per_block)
     return PoolSizes(num_blocks, slots, block_table_width(length, layout.tokens_per_block))

@@ -17,6 +17,7 @@ from thalweg.engine.inputs import InputBuilder
 from thalweg.engine.sampler_inputs import build_sampler_inputs
 from thalweg.engine.sampling_row import SequenceToSample
 from thalweg.engine.timeline import NullTimeline, Timeline
+from thalweg.engine.token_counts import SlotOwners
 from thalweg.interfaces import Backend, InvariantError, StepCorrection, StepPlan, StepResult
 from thalweg.interfaces.backend import Launched
 
@@ -47,6 +48,7 @@ class StreamRunner:
         self._has_variable_length = has_variable_length
         self._check_lengths = check_lengths
         self._timeline = NullTimeline() if timeline is None else timeline
+        self._owners = SlotOwners()
 
     @property
     def device(self) -> Device:
@@ -89,7 +91,7 @@ class StreamRunner:
         forwarded, step.forwarded = step.forwarded, None  # the logits live no longer than the work that reads them
         with torch.inference_mode(), self._backend.no_host_sync():
             if forwarded is not None:
-                inputs = build_sampler_inputs(step.plan, rows, correction)
+                inputs = build_sampler_inputs(step.plan, rows, correction, self._owners)
                 step.sampled = self._launch(step, "sample", lambda: self._device.sample(forwarded.value, inputs))
             step.sampled_event = self._stream.record()
 
@@ -111,7 +113,16 @@ class StreamRunner:
             confidences=host.confidences.numpy().astype(np.float32, copy=False),
             row_status=None,
         )
-        collected = Collected(result, host.broken_rows.numpy(), step.device_s["forward"], step.device_s["sample"])
+        collected = Collected(
+            result,
+            host.broken_rows.numpy(),
+            step.device_s["forward"],
+            step.device_s["sample"],
+            sibling_ids=np.zeros(0, np.int32) if host.sibling_ids is None else _ints(host.sibling_ids),
+            logprobs=host.logprobs,
+            prompt_logprobs=host.prompt_logprobs,
+            draws=host.draws,
+        )
         if host.accept_probs is None or host.draft_faults is None:
             return collected
         illegal_ids, bad_confidences = host.draft_faults.tolist()

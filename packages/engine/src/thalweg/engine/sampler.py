@@ -1,63 +1,98 @@
 """From logits to tokens, on the device.
 
-A row's token depends on nothing but its logits and its own parameters, seed and position, so it is the same alone and
-in any batch.
+A row's token depends on nothing but its logits, its request's past and its own parameters, seed and position, so it is
+the same alone and in any batch. Letters: S sampled rows, X siblings, V vocabulary.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 
-from thalweg.engine.drawn_rows import drawn_rows
+from thalweg.engine.drawn_rows import drawn_rows, filter_tensors
 from thalweg.engine.sampler_inputs import ROW_POSITION_STRIDE, SamplerInputs
+from thalweg.engine.token_counts import TokenCounts
 from thalweg.engine.upload import Uploader
 from thalweg.interfaces import InvariantError
 
-
-@dataclass(frozen=True, slots=True)
-class Draws:
-    """The sampler's answer for every sampled row."""
-
-    token_ids: torch.Tensor
-    """int32 [S]"""
-    broken_rows: torch.Tensor
-    """bool [S] rows whose logits hold NaN or infinity, or nothing that may be drawn; their token is meaningless."""
+SIBLING_ELEMENTS = 1 << 26
+"""Logits that are repeated for siblings at a time, 256 MiB: a request may want thousands of outputs."""
 
 
 class Sampler:
-    """Masks what may not be drawn, then draws: argmax (lowest id) when greedy, else temperature, top-p, top-k.
+    """Changes the logits as the requests ask, then draws: argmax (lowest id) when greedy, else through the filters.
 
-    ops: bound kernel ops; `sample_tokens`, `coupled_tokens` and `argmax_lowest` are used. is_coupled: a token is a
-    function of its own index, not of the row and step that drew it. Needed to verify drafts by matching.
+    ops: bound kernel ops. counts: of tokens said before, for penalties; None = nobody is penalised. blacklist: token
+    ids that are never drawn. force_top_k: only so many largest logits of a row may be drawn; 0 = all. is_coupled: a
+    token is a function of its own index, not of the row and step that drew it. Needed to verify drafts by matching.
     """
 
-    def __init__(self, ops: Any, upload: Uploader, *, is_coupled: bool = False) -> None:
+    def __init__(
+        self,
+        ops: Any,
+        upload: Uploader,
+        *,
+        counts: TokenCounts | None = None,
+        blacklist: Sequence[int] = (),
+        force_top_k: int = 0,
+        is_coupled: bool = False,
+    ) -> None:
         self._ops = ops
         self._upload = upload
+        self._counts = counts
+        self._blacklist = upload(np.array(blacklist, np.int64)) if blacklist else None
+        self._force_top_k = force_top_k
         self._draw_tokens = ops.coupled_tokens if is_coupled else ops.sample_tokens
         self._stride = 1 if is_coupled else ROW_POSITION_STRIDE
 
-    def sample(self, logits: torch.Tensor, inputs: SamplerInputs) -> Draws:
-        """Draw one token per sampled row. logits: float32 [S, V]; may be overwritten."""
-        broken = self.clean(logits, inputs)
-        drawn = drawn_rows(self._upload, inputs, inputs.sequence_rows)
-        if drawn is None:
-            return Draws(self._ops.argmax_lowest(logits), broken)
-        positions = self._upload(inputs.row_positions(self._stride)[drawn.host_rows])
-        token_ids = self._draw_tokens(drawn.part(logits), *drawn.filters, drawn.seeds, positions)
-        return Draws(drawn.among(lambda: self._ops.argmax_lowest(logits), token_ids), broken)
-
     def clean(self, logits: torch.Tensor, inputs: SamplerInputs) -> torch.Tensor:
-        """Mask what may not be drawn, and find the broken rows, bool [S]; afterwards all numbers are usable."""
+        """Make of logits float32 [S, V] what is drawn from; broken rows bool [S], whose token will be meaningless.
+
+        Those have NaN, infinity, or nothing that may be drawn; afterwards all numbers are usable. Masks come first,
+        then biases, then penalties.
+        """
         if logits.shape[0] != inputs.sequence_rows.size:
             raise InvariantError(f"{logits.shape[0]} rows of logits for {inputs.sequence_rows.size} sampled rows")
-        if inputs.forbidden_rows.size:
-            pairs = self._upload(inputs.forbidden_rows), self._upload(inputs.forbidden_ids)
-            logits.index_put_(pairs, torch.full((), -torch.inf, dtype=logits.dtype, device=logits.device))
-        return zero_broken_rows(logits)
+        edits, upload = inputs.edits, self._upload
+        if self._blacklist is not None:
+            logits.index_fill_(1, self._blacklist, -torch.inf)
+        if edits.forbidden_rows.size:
+            self._ops.forbid_tokens(logits, upload(edits.forbidden_rows), upload(edits.forbidden_ids))
+        if edits.bias_rows.size:
+            self._ops.add_biases(logits, upload(edits.bias_rows), upload(edits.bias_ids), upload(edits.biases))
+        if inputs.penalties is not None:
+            if self._counts is None:
+                raise InvariantError("a request is penalised, but nobody counts its tokens")
+            self._counts.penalise(logits, inputs.penalties)
+        broken = zero_broken_rows(logits)
+        if self._force_top_k:
+            self._ops.keep_largest(logits, self._force_top_k)
+        return broken
+
+    def draw(self, logits: torch.Tensor, inputs: SamplerInputs) -> torch.Tensor:
+        """One token int32 [S] per row of clean logits float32 [S, V]."""
+        drawn = drawn_rows(self._upload, inputs, inputs.sequence_rows)
+        if drawn is None:
+            best: torch.Tensor = self._ops.argmax_lowest(logits)
+            return best
+        positions = self._upload(inputs.row_positions(self._stride)[drawn.host_rows])
+        token_ids = self._draw_tokens(drawn.part(logits), *drawn.filters, drawn.seeds, positions)
+        return drawn.among(lambda: self._ops.argmax_lowest(logits), token_ids)
+
+    def draw_siblings(self, logits: torch.Tensor, inputs: SamplerInputs) -> torch.Tensor:
+        """One token int32 [X] per sibling, from its parent's row of clean logits float32 [S, V], S = N."""
+        siblings, upload = inputs.siblings, self._upload
+        tokens = [torch.empty(0, dtype=torch.int32, device=logits.device)]
+        count = max(1, SIBLING_ELEMENTS // logits.shape[1])
+        for start in range(0, siblings.parents.size, count):
+            parents = siblings.parents[start : start + count]
+            filters = filter_tensors(upload, inputs.parameters[parents])
+            seeds, positions = siblings.seeds[start : start + count], inputs.sample_positions[parents]
+            tokens.append(self._draw_tokens(logits[upload(parents)], *filters, upload(seeds), upload(positions)))
+        return torch.cat(tokens)
 
 
 def zero_broken_rows(logits: torch.Tensor) -> torch.Tensor:

@@ -1,18 +1,24 @@
 """What the sampler needs to know about the rows of a step, in numpy.
 
-Letters: N sequences, S sampled rows (one per sequence of a prefill, one per query token of a decode step).
+Letters: N sequences, S sampled rows (one per sequence of a prefill, one per query token of a decode step), X siblings,
+outputs that get their first token from the logits of another one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from thalweg.engine.sampling_row import SamplingRow, SequenceToSample
-from thalweg.interfaces import StepCorrection, StepKind, StepPlan
+from thalweg.engine.logit_edits import LogitEdits, build_logit_edits
+from thalweg.engine.prompt_rows import PromptRows, build_prompt_rows
+from thalweg.engine.sampling_row import SequenceToSample
+from thalweg.engine.step_rows import StepRows
+from thalweg.engine.token_counts import PenaltyRows, SlotOwners, build_penalty_rows
+from thalweg.interfaces import StepCorrection, StepPlan
 from thalweg.kernels.reference.filters import GREEDY_BELOW
 
 ROW_POSITION_STRIDE = 10000019
@@ -20,8 +26,22 @@ ROW_POSITION_STRIDE = 10000019
 
 
 @dataclass(frozen=True, slots=True)
+class Siblings:
+    """Outputs that share the prompt of a sequence, and differ from its own output in their seeds alone."""
+
+    parents: NDArray[np.int64]
+    """[X] sequences, ascending."""
+    seeds: NDArray[np.uint64]
+    """[X]"""
+
+    @staticmethod
+    def none() -> Siblings:
+        return Siblings(np.zeros(0, np.int64), np.zeros(0, np.uint64))
+
+
+@dataclass(frozen=True, slots=True)
 class SamplerInputs:
-    """Rows to sample and the parameters of their sequences."""
+    """Rows to sample and what their requests ask for."""
 
     sequence_ids: NDArray[np.int64]
     """[N]"""
@@ -31,28 +51,59 @@ class SamplerInputs:
     """[S] the sequence of each sampled row."""
     first_rows: NDArray[np.int64]
     """[N] first sampled row of each sequence."""
-    temperatures: NDArray[np.float32]
-    """[N]"""
-    top_ps: NDArray[np.float32]
-    """[N]"""
-    top_ks: NDArray[np.int32]
-    """[N] -1 = all."""
-    min_ps: NDArray[np.float32]
-    """[N] 0 = off."""
-    seeds: NDArray[np.uint64]
-    """[N]"""
+    parameters: NDArray[Any]
+    """[N] records of `thalweg.engine.sampling_row.PARAMETERS`."""
     sample_positions: NDArray[np.int64]
     """[N] absolute index of the token that the sequence's first sampled row generates."""
-    eos_token_ids: NDArray[np.int32]
-    """[N] -1 = ignored."""
-    forbidden_rows: NDArray[np.int64]
-    """[F] sampled rows of the (row, token) pairs that must not be drawn."""
-    forbidden_ids: NDArray[np.int64]
-    """[F] token ids of those pairs."""
+    makes_output: NDArray[np.bool_]
+    """[N] false for chunks that do not end their prompt; what they draw goes nowhere."""
     draft_read_slots: NDArray[np.int32]
     """[N] where the distributions of the drafts under judgement are kept; 0 = they have none."""
     draft_write_slots: NDArray[np.int32]
     """[N] where those of the next drafts go; 0 = nowhere."""
+    edits: LogitEdits = field(default_factory=LogitEdits.none)
+    """Tokens that are forbidden or shifted."""
+    penalties: PenaltyRows | None = None
+    forced_ids: NDArray[np.int32] | None = None
+    """[S] what the row yields whatever is drawn; -1 = free. None = all are."""
+    siblings: Siblings = field(default_factory=Siblings.none)
+    prompt: PromptRows | None = None
+    """Rows whose logits tell how likely the prompt was."""
+
+    @property
+    def temperatures(self) -> NDArray[np.float32]:
+        """[N]"""
+        return self._column("temperature")
+
+    @property
+    def top_ps(self) -> NDArray[np.float32]:
+        """[N]"""
+        return self._column("top_p")
+
+    @property
+    def top_ks(self) -> NDArray[np.int32]:
+        """[N] -1 = all."""
+        return self._column("top_k")
+
+    @property
+    def min_ps(self) -> NDArray[np.float32]:
+        """[N] 0 = off."""
+        return self._column("min_p")
+
+    @property
+    def seeds(self) -> NDArray[np.uint64]:
+        """[N]"""
+        return self._column("seed")
+
+    @property
+    def eos_token_ids(self) -> NDArray[np.int32]:
+        """[N] -1 = ignored."""
+        return self._column("eos_token_id")
+
+    @property
+    def num_logprobs(self) -> NDArray[np.int32]:
+        """[N] alternatives per output token; -1 = nothing is reported, nor of chunks that do not end their prompt."""
+        return np.where(self.makes_output, self._column("num_logprobs"), -1)
 
     @property
     def is_greedy(self) -> NDArray[np.bool_]:
@@ -60,68 +111,81 @@ class SamplerInputs:
         greedy: NDArray[np.bool_] = self.temperatures < GREEDY_BELOW
         return greedy
 
+    @property
+    def row_places(self) -> NDArray[np.int64]:
+        """[S] how many rows of its sequence come before a row."""
+        places: NDArray[np.int64] = np.arange(self.sequence_rows.size) - self.first_rows[self.sequence_rows]
+        return places
+
+    @property
+    def num_rows(self) -> NDArray[np.int64]:
+        """[N] sampled rows of each sequence."""
+        return np.diff(self.first_rows, append=self.sequence_rows.size)
+
     def row_positions(self, stride: int = ROW_POSITION_STRIDE) -> NDArray[np.int64]:
         """[S] position of each sampled row in its sequence's random stream; `stride` lies between rows."""
-        steps = np.arange(self.sequence_rows.size) - self.first_rows[self.sequence_rows]
-        positions: NDArray[np.int64] = self.sample_positions[self.sequence_rows] + stride * steps
+        positions: NDArray[np.int64] = self.sample_positions[self.sequence_rows] + stride * self.row_places
         return positions
+
+    def _column(self, name: str) -> NDArray[Any]:
+        column: NDArray[Any] = self.parameters[name]
+        return column
 
 
 def build_sampler_inputs(
-    plan: StepPlan, sequences: Sequence[SequenceToSample], correction: StepCorrection | None = None
+    plan: StepPlan,
+    sequences: Sequence[SequenceToSample],
+    correction: StepCorrection | None = None,
+    owners: SlotOwners | None = None,
 ) -> SamplerInputs:
     """Sampler inputs of a plan; `sequences` are its rows in plan order.
 
     correction: replaces the lengths of an asynchronous decode step, which the plan could only guess. Every chunk of a
-    prefill samples its last row; what a chunk that does not end its prompt yields is dropped later.
+    prefill samples its last row; what a chunk that does not end its prompt yields is dropped later. owners: whose token
+    counts the device keeps, brought up to date; None = nobody's so far.
     """
-    rows = [sequence.row for sequence in sequences]
-    lengths = plan if correction is None else correction
-    counts = lengths.query_lengths.astype(np.int64)
-    contexts = lengths.context_lengths.astype(np.int64)
-    num_sequences = counts.size
-    is_prefill = plan.kind is StepKind.PREFILL
-    num_sampled = np.ones_like(counts) if is_prefill else counts
-    first_rows = np.cumsum(num_sampled) - num_sampled
-    makes_output = contexts >= lengths.committed_lengths if is_prefill else np.ones(num_sequences, np.bool_)
-    forbidden_rows, forbidden_ids = _forbidden_pairs(
-        rows, first_rows, num_sampled, lengths.committed_lengths - plan.prompt_lengths, makes_output
-    )
+    step = StepRows.of(plan, sequences, correction)
+    lengths: StepPlan | StepCorrection = plan if correction is None else correction
+    contexts = step.context_lengths
     return SamplerInputs(
         sequence_ids=plan.sequence_ids,
         has_drafts=plan.draft_token_ids.shape[1] > 0,
-        sequence_rows=np.repeat(np.arange(num_sequences), num_sampled),
-        first_rows=first_rows,
-        temperatures=np.array([row.temperature for row in rows], np.float32),
-        top_ps=np.array([row.top_p for row in rows], np.float32),
-        top_ks=np.array([row.top_k for row in rows], np.int32),
-        min_ps=np.array([row.min_p for row in rows], np.float32),
-        seeds=np.array([row.seed for row in rows], np.uint64),
-        sample_positions=contexts if is_prefill else contexts - counts + 1,
-        eos_token_ids=np.array([row.eos_token_id for row in rows], np.int32),
-        forbidden_rows=forbidden_rows,
-        forbidden_ids=forbidden_ids,
+        sequence_rows=step.sequence_rows,
+        first_rows=step.first_rows,
+        parameters=step.parameters,
+        sample_positions=contexts if step.is_prefill else contexts - step.query_lengths + 1,
+        makes_output=step.makes_output,
         draft_read_slots=lengths.draft_read_slots,
         draft_write_slots=lengths.draft_write_slots,
+        edits=build_logit_edits(step),
+        penalties=build_penalty_rows(step, SlotOwners() if owners is None else owners),
+        forced_ids=_forced_ids(step),
+        siblings=_siblings(step),
+        prompt=build_prompt_rows(step),
     )
 
 
-def _forbidden_pairs(
-    rows: Sequence[SamplingRow],
-    first_rows: NDArray[np.int64],
-    num_rows: NDArray[np.int64],
-    num_output_tokens: NDArray[np.int32],
-    makes_output: NDArray[np.bool_],
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """(sampled row, token) pairs of sequences that may not end yet: row j generates output token `out + j`."""
-    pair_rows: list[NDArray[np.int64]] = []
-    pair_ids: list[NDArray[np.int64]] = []
-    for index, row in enumerate(rows):
-        count = min(int(num_rows[index]), row.min_tokens - int(num_output_tokens[index]))
-        if count > 0 and makes_output[index]:
-            protected = np.arange(first_rows[index], first_rows[index] + count)
-            pair_rows.append(np.repeat(protected, row.forbidden_ids.size))
-            pair_ids.append(np.tile(row.forbidden_ids, count))
-    if not pair_rows:
-        return np.zeros(0, np.int64), np.zeros(0, np.int64)
-    return np.concatenate(pair_rows), np.concatenate(pair_ids)
+def _forced_ids(step: StepRows) -> NDArray[np.int32] | None:
+    """Row j makes output token `num_outputs + j`."""
+    chosen = step.with_option("has_forced_ids")
+    if not chosen:
+        return None
+    forced_ids = np.full(int(step.num_rows.sum()), -1, np.int32)
+    for index in chosen:
+        first, count, start = int(step.first_rows[index]), int(step.num_rows[index]), int(step.num_outputs[index])
+        window = step.sequences[index].row.forced_ids[start : start + count]
+        forced_ids[first : first + window.size] = window
+    return forced_ids
+
+
+def _siblings(step: StepRows) -> Siblings:
+    """Those of prompts that end in this step."""
+    if not step.is_prefill:
+        return Siblings.none()
+    found = [
+        (index, sibling.row.seed)
+        for index in np.flatnonzero(step.makes_output).tolist()
+        for sibling in step.sequences[index].siblings
+    ]
+    parents, seeds = zip(*found, strict=True) if found else ((), ())
+    return Siblings(np.array(parents, np.int64), np.array(seeds, np.uint64))

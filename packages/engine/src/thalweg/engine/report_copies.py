@@ -1,0 +1,64 @@
+"""Copies to the host of what a step reports.
+
+The arrays are views of host memory that is on its way: their contents exist once the step's last event has passed.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from thalweg.engine.row_reports import RowDraws, RowLogprobs
+from thalweg.engine.step_report import StepReport, TokenLogprobs
+from thalweg.engine.verified import Verified
+from thalweg.interfaces import Backend
+
+
+class ReportCopies:
+    """Starts asynchronous copies."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+
+    def copy(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The tensor in host memory, in stream order."""
+        copied: torch.Tensor = self._backend.copy_to_host(tensor)[0]
+        return copied
+
+    def logprobs(self, offsets: NDArray[np.int64], token_ids: torch.Tensor, logprobs: TokenLogprobs) -> RowLogprobs:
+        """Of tokens int32 [R], the sequences' own at offsets."""
+        return RowLogprobs(
+            offsets,
+            self._array(token_ids),
+            self._array(logprobs.logprobs),
+            self._array(logprobs.top_ids),
+            self._array(logprobs.top_logprobs),
+        )
+
+    def of_tokens(self, report: StepReport, verified: Verified) -> RowLogprobs | None:
+        """Log-probabilities of what the rows yielded; None if nobody asked."""
+        found = report.logprobs(verified.row_token_ids)
+        if found is None or report.rows is None:
+            return None
+        return self.logprobs(report.rows.offsets, *found)
+
+    def of_draws(self, report: StepReport, verified: Verified) -> RowDraws | None:
+        """How the rows were drawn; None if that is not reported."""
+        sums = report.sum_smaller_probs(verified.row_token_ids)
+        if sums is None or report.draw_rows is None:
+            return None
+        none_judged = torch.full_like(sums, torch.nan)
+        drafted, accepted = verified.row_draft_logprobs, verified.row_accept_probs
+        return RowDraws(
+            report.draw_rows.offsets,
+            self._array(sums),
+            self._array(none_judged if drafted is None else drafted),
+            self._array(none_judged if accepted is None else accepted),
+        )
+
+    def _array(self, tensor: torch.Tensor) -> NDArray[Any]:
+        array: NDArray[Any] = self.copy(tensor).numpy()
+        return array
