@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from thalweg.kernels.reference.filters import filtered_logprobs, is_greedy
+from thalweg.kernels.reference.choice import choose_tokens
 from thalweg.kernels.reference.numerics import check_shape
 from thalweg.kernels.reference.random_numbers import FRESH, GAMMA, hash_input, splitmix_hash, unit_interval
-from thalweg.kernels.reference.vocabulary_rows import argmax_lowest, in_pieces
+from thalweg.kernels.reference.vocabulary_rows import in_pieces
 
 
 def coupled_draw(weights: Tensor, seeds: Tensor, positions: Tensor) -> Tensor:
@@ -26,13 +26,19 @@ def coupled_draw(weights: Tensor, seeds: Tensor, positions: Tensor) -> Tensor:
     weight is positive.
     """
     check_shape("positions", positions, (weights.shape[0],))
-    return in_pieces(_first_arrivals, weights, splitmix_hash(hash_input(seeds, positions, FRESH)))
+    return in_pieces(lambda *piece: _first_arrivals(piece[0], None, piece[1]), weights, _start(seeds, positions))
 
 
-def _first_arrivals(weights: Tensor, start: Tensor) -> Tensor:
-    """start: int64 [n], where the random numbers of each row start."""
-    steps = torch.arange(weights.shape[1], dtype=torch.int64, device=weights.device) * GAMMA
-    u = unit_interval(splitmix_hash(start[:, None] + steps))
+def _start(seeds: Tensor, positions: Tensor) -> Tensor:
+    """int64 [n], where the random numbers of each row start."""
+    return splitmix_hash(hash_input(seeds, positions, FRESH))
+
+
+def _first_arrivals(weights: Tensor, ids: Tensor | None, stream: Tensor) -> Tensor:
+    """`coupled_draw` as a rule; stream: where the random numbers start."""
+    if ids is None:
+        ids = torch.arange(weights.shape[1], dtype=torch.int64, device=weights.device)
+    u = unit_interval(splitmix_hash(stream[:, None] + ids * GAMMA))
     arrival = torch.log1p(u.neg_()).neg_().div_(weights).masked_fill_(weights <= 0, torch.inf)
     token = arrival.argmin(-1, keepdim=True)  # the first of several
     return torch.where(torch.isfinite(arrival.gather(-1, token)), token, -1).squeeze(-1).int()
@@ -52,10 +58,7 @@ def coupled_tokens(
     Arguments as for sample_tokens; positions int [n] are the index of each row's own token. -1 where a row has no
     finite largest logit.
     """
-    logprobs = filtered_logprobs(logits, temperature, top_p, top_k, min_p)
-    best = argmax_lowest(logits)
-    drawn = coupled_draw(torch.exp(logprobs), seeds, positions)
-    return torch.where(is_greedy(temperature) | (best < 0), best, drawn)
+    return choose_tokens(_first_arrivals, logits, temperature, top_p, top_k, min_p, _start(seeds, positions))
 
 
 OPS: dict[str, Callable[..., Any]] = {"coupled_draw": coupled_draw, "coupled_tokens": coupled_tokens}

@@ -1,6 +1,6 @@
-"""What a request lets be drawn: temperature, top-p, top-k and min-p, and the K largest logits.
+"""What a request lets be drawn: temperature, then top-p, top-k and min-p; or the K largest logits.
 
-All of them keep a prefix of one order: by logit, the lower id first among equals. Letters: n rows, V vocabulary.
+Letters: n rows, V vocabulary.
 """
 
 from __future__ import annotations
@@ -13,12 +13,11 @@ from torch import Tensor
 
 from thalweg.interfaces import ConfigError
 from thalweg.kernels.reference.numerics import check_shape
-from thalweg.kernels.reference.vocabulary_rows import in_pieces, log_softmax, sorted_values
+from thalweg.kernels.reference.prefix import Filters, find_prefix
+from thalweg.kernels.reference.survivors import find_survivors
+from thalweg.kernels.reference.vocabulary_rows import in_pieces, keep_first, largest_values, log_softmax
 
 GREEDY_BELOW = 1e-5
-MASS_UNIT = 2.0**44
-"""Mass of a row's largest token. Masses are whole numbers, so their sums do not depend on an order; 2^18 of them fit
-into int64."""
 
 
 def is_greedy(temperature: Tensor) -> Tensor:
@@ -32,56 +31,69 @@ def filter_mask(logits: Tensor, top_p: Tensor, top_k: Tensor, min_p: Tensor) -> 
     logits [n, V] after temperature; top_p float [n], 1 = off; top_k int [n], -1 = off; min_p float [n], 0 = off.
     Tokens are ordered by logit, the lower id first among equals. top-p keeps a token whose predecessors' mass is at
     most top_p (the first always); top-k keeps the first top_k; min-p keeps those at least min_p times as probable as
-    the first. All are prefixes, so the shortest wins. Masses are taken in units of 2^-44 of the largest.
+    the first. All are prefixes, so the shortest wins. Masses are rounded to multiples of 2^-52 of V times that of the
+    first, V taken as the next power of two. Values are not checked.
     """
     n = logits.shape[0]
     for name, values in (("top_p", top_p), ("top_k", top_k), ("min_p", min_p)):
         check_shape(name, values, (n,))
-    return in_pieces(lambda *given: _survivors(*given)[0], logits, top_p, top_k, min_p)
+    return in_pieces(_filter_mask, logits, top_p, top_k, min_p)
 
 
-def _survivors(logits: Tensor, top_p: Tensor, top_k: Tensor, min_p: Tensor) -> tuple[Tensor, Tensor]:
-    """(survivors bool [n, V], log of the sum of their exponentials float64 [n, 1])."""
-    vocabulary = logits.shape[1]
-    p, k = top_p.double()[:, None], top_k.long()[:, None]
-    ordered = sorted_values(logits)
-    largest = ordered[:, :1].double()
-    probable = torch.exp(ordered.double() - largest)
-    sums = torch.cumsum((probable * MASS_UNIT).round_().long(), -1)
-    limit = torch.where(p < 1, (p * sums[:, -1:]).long(), torch.iinfo(torch.int64).max)
-    count = 1 + torch.searchsorted(sums[:, :-1].contiguous(), limit, right=True)
-    count = torch.where(k > 0, torch.minimum(count, k), count)
-    count = torch.minimum(count, (probable >= min_p.double()[:, None]).sum(-1, keepdim=True).clamp(1, vocabulary))
-    # The prefix of the order is everything above its last value, and as many of the equal ones as are left to take.
-    last = ordered.gather(1, count - 1)
-    above, equal = logits > last, logits == last
-    survivors = above | (equal & (equal.cumsum(-1) <= count - above.sum(-1, keepdim=True)))
-    return survivors, largest + torch.log(sums.gather(1, count - 1) / MASS_UNIT)
+def _filter_mask(logits: Tensor, *filters: Tensor) -> Tensor:
+    chosen = Filters(*filters)
+    prefix = find_prefix(logits, chosen)
+    return keep_first(logits, prefix.last, prefix.count) | ~chosen.active(logits.shape[1])[:, None]
+
+
+def tempering(
+    temperature: Tensor, top_p: Tensor, top_k: Tensor, min_p: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """(float32 [n] that logits are multiplied by, and the three filters): those of greedy rows are off."""
+    n = temperature.shape[0]
+    for name, values in (("top_p", top_p), ("top_k", top_k), ("min_p", min_p)):
+        check_shape(name, values, (n,))
+    greedy = is_greedy(temperature)
+    scale = torch.reciprocal(torch.where(greedy, GREEDY_BELOW, temperature.float()))
+    return scale, torch.where(greedy, 1.0, top_p), torch.where(greedy, -1, top_k), torch.where(greedy, 0.0, min_p)
 
 
 def filtered_logprobs(logits: Tensor, temperature: Tensor, top_p: Tensor, top_k: Tensor, min_p: Tensor) -> Tensor:
-    """Log-probabilities float32 [n, V] that a draw uses: temperature, then top-p, top-k and min-p, renormalised.
+    """Log-probabilities float32 [n, V] that a draw uses: temperature, then the filters of `filter_mask`, renormalised.
 
     logits float32 [n, V]; temperature, top_p, min_p float [n]; top_k int [n]. Filtered tokens are -inf. A row whose
     temperature is below 1e-5 is greedy: it is evaluated at 1e-5 and its filters are off.
     """
-    n = logits.shape[0]
-    for name, values in (("temperature", temperature), ("top_p", top_p), ("top_k", top_k), ("min_p", min_p)):
-        check_shape(name, values, (n,))
-    greedy = is_greedy(temperature)
-    scale = torch.reciprocal(torch.where(greedy, GREEDY_BELOW, temperature.float()))
-    filters = torch.where(greedy, 1.0, top_p), torch.where(greedy, -1, top_k), torch.where(greedy, 0.0, min_p)
-    return in_pieces(_filtered, logits, scale, *filters)
+    check_shape("temperature", temperature, (logits.shape[0],))
+    return in_pieces(_filtered, logits, *tempering(temperature, top_p, top_k, min_p))
 
 
-def _filtered(logits: Tensor, scale: Tensor, top_p: Tensor, top_k: Tensor, min_p: Tensor) -> Tensor:
-    tempered = logits.float() * scale.unsqueeze(-1)
-    is_filtered = (top_p < 1) | (top_k > 0) | (min_p > 0)
-    if logits.device.type == "cpu" and not bool(is_filtered.any()):
+def _filtered(logits: Tensor, scale: Tensor, *filters: Tensor) -> Tensor:
+    tempered, chosen = logits.float() * scale.unsqueeze(-1), Filters(*filters)
+    return listed_logprobs(tempered, chosen) if logits.device.type == "cpu" else sorted_logprobs(tempered, chosen)
+
+
+def sorted_logprobs(tempered: Tensor, filters: Filters) -> Tensor:
+    """Filtered log-probabilities float32 [n, V] of logits after temperature; reads nothing back from a device."""
+    prefix = find_prefix(tempered, filters)
+    is_kept = keep_first(tempered, prefix.last, prefix.count)
+    filtered = (tempered.double() - prefix.log_total).float().masked_fill_(~is_kept, -torch.inf)
+    return torch.where(filters.active(tempered.shape[1])[:, None], filtered, log_softmax(tempered))
+
+
+def listed_logprobs(tempered: Tensor, filters: Filters) -> Tensor:
+    """The same on the CPU, where filtered rows cost little but the making of the result."""
+    is_active = filters.active(tempered.shape[1])
+    rows = torch.nonzero(is_active).squeeze(1)
+    if rows.numel() == 0:
         return log_softmax(tempered)
-    survivors, log_total = _survivors(tempered, top_p, top_k, min_p)
-    filtered = (tempered.double() - log_total).float().masked_fill_(~survivors, -torch.inf)
-    return torch.where(is_filtered[:, None], filtered, log_softmax(tempered))
+    is_all = rows.numel() == tempered.shape[0]
+    survivors = find_survivors(tempered if is_all else tempered[rows], filters if is_all else filters.of(rows))
+    result = torch.full_like(tempered, -torch.inf)
+    result.index_put_((rows[survivors.rows], survivors.ids), survivors.logprobs)
+    if not is_all:
+        result[~is_active] = log_softmax(tempered[~is_active])
+    return result
 
 
 def keep_largest(logits: Tensor, count: int) -> None:
@@ -91,11 +103,9 @@ def keep_largest(logits: Tensor, count: int) -> None:
     """
     if count < 1:
         raise ConfigError(f"count is {count}; it must be at least 1")
-    if count >= logits.shape[1]:
-        return
-    last = sorted_values(logits)[:, count - 1 : count]
-    above, equal = logits > last, logits == last
-    logits.masked_fill_(~(above | (equal & (equal.cumsum(-1) <= count - above.sum(-1, keepdim=True)))), -torch.inf)
+    if count < logits.shape[1]:
+        last = largest_values(logits, count)[:, -1:]
+        logits.masked_fill_(~keep_first(logits, last, count), -torch.inf)
 
 
 OPS: dict[str, Callable[..., Any]] = {

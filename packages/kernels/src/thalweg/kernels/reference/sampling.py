@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from thalweg.interfaces import ConfigError
-from thalweg.kernels.reference.filters import filtered_logprobs, is_greedy
+from thalweg.kernels.reference.choice import choose_tokens
 from thalweg.kernels.reference.numerics import check_shape
 from thalweg.kernels.reference.random_numbers import FRESH, uniform
-from thalweg.kernels.reference.vocabulary_rows import argmax_lowest, in_pieces
+from thalweg.kernels.reference.vocabulary_rows import in_pieces
 
 
 def draw(weights: Tensor, u: Tensor) -> Tensor:
@@ -30,16 +30,19 @@ def draw(weights: Tensor, u: Tensor) -> Tensor:
         raise ConfigError(f"u has dtype {u.dtype}; float64 is required")
     if vocabulary == 0:
         raise ConfigError("weights have no columns; at least one token is required")
-    return in_pieces(_draw, weights, u)
+    return in_pieces(lambda *piece: _draw(piece[0], None, piece[1]), weights, u)
 
 
-def _draw(weights: Tensor, u: Tensor) -> Tensor:
+def _draw(weights: Tensor, ids: Tensor | None, stream: Tensor) -> Tensor:
+    """`draw` as a rule; stream: the uniform numbers."""
+    del ids  # tokens without weight do not change a running sum
     vocabulary = weights.shape[1]
     sums = torch.cumsum(weights.double(), -1)
     total = sums[:, -1]
-    first = torch.searchsorted(sums, (u * total).unsqueeze(-1), right=True).squeeze(-1)
-    last_positive = vocabulary - 1 - (weights.flip(-1) > 0).to(torch.int8).argmax(-1)
-    token = torch.where(first < vocabulary, first, last_positive)
+    token = torch.searchsorted(sums, (stream * total).unsqueeze(-1), right=True).squeeze(-1)
+    if weights.device.type != "cpu" or bool((token == vocabulary).any()):
+        last_positive = vocabulary - 1 - (weights.flip(-1) > 0).to(torch.int8).argmax(-1)
+        token = torch.where(token < vocabulary, token, last_positive)
     return torch.where((total > 0) & torch.isfinite(total), token, -1).int()
 
 
@@ -57,10 +60,8 @@ def sample_tokens(
     Arguments as for filtered_logprobs; seeds uint64 or int64 [n], positions int [n]. -1 where a row has no finite
     largest logit.
     """
-    logprobs = filtered_logprobs(logits, temperature, top_p, top_k, min_p)
-    best = argmax_lowest(logits)
-    drawn = draw(torch.exp(logprobs), uniform(seeds, positions, FRESH))
-    return torch.where(is_greedy(temperature) | (best < 0), best, drawn)
+    u = uniform(seeds, positions, FRESH)
+    return choose_tokens(_draw, logits, temperature, top_p, top_k, min_p, u)
 
 
 OPS: dict[str, Callable[..., Any]] = {"draw": draw, "sample_tokens": sample_tokens}

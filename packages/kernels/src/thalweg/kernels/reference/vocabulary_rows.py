@@ -1,4 +1,4 @@
-"""Rows over the vocabulary: the largest entry, the order of the entries, and the logarithm of their softmax.
+"""Rows over the vocabulary: their largest entries in order, and the logarithm of their softmax.
 
 Letters: n rows, V vocabulary.
 """
@@ -33,6 +33,9 @@ def in_pieces(function: Callable[..., Tensor], rows: Tensor, *others: Tensor) ->
 
 def argmax_lowest(logits: Tensor) -> Tensor:
     """Id int32 [n] of the largest of logits [n, V], the lowest among equals; -1 where the largest is not finite."""
+    if logits.device.type == "cpu" and logits.dtype in (torch.float32, torch.float64):
+        token = torch.from_numpy(np.argmax(logits.numpy(), axis=-1))  # the first of several; of NaN, too
+        return torch.where(torch.isfinite(logits.gather(1, token[:, None]).squeeze(1)), token, -1).int()
     best = logits.amax(-1, keepdim=True)
     token = (logits == best).to(torch.int8).argmax(-1)
     return torch.where(torch.isfinite(best.squeeze(-1)), token, -1).int()
@@ -40,9 +43,39 @@ def argmax_lowest(logits: Tensor) -> Tensor:
 
 def log_softmax(logits: Tensor) -> Tensor:
     """Log-probabilities float32 [n, V] of logits [n, V], evaluated in float64."""
+    return in_pieces(_log_softmax, logits)
+
+
+def _log_softmax(logits: Tensor) -> Tensor:
     value = logits.double()
     value = value - value.amax(-1, keepdim=True)
-    return (value - torch.log(sum_last(torch.exp(value))).unsqueeze(-1)).float()
+    return value.sub_(torch.log(sum_last(torch.exp(value))).unsqueeze(-1)).float()
+
+
+def largest_values(logits: Tensor, count: int) -> Tensor:
+    """The `count` largest of logits [n, V], from the largest to the smallest."""
+    vocabulary = logits.shape[1]
+    if logits.device.type != "cpu":
+        if count < vocabulary:
+            return torch.topk(logits, count, dim=-1).values
+        return torch.sort(logits, dim=-1, descending=True).values
+    negative = (-logits).numpy()  # numpy selects and sorts much faster than torch on the CPU
+    if count < vocabulary:
+        negative.partition(count - 1, axis=-1)
+        negative = negative[:, :count]
+    return torch.from_numpy(np.sort(negative, axis=-1)).neg_()
+
+
+def keep_first(values: Tensor, last: Tensor, count: Tensor | int) -> Tensor:
+    """The `count` largest of values [n, V], bool [n, V], the lower id first among equals.
+
+    last: [n, 1], the smallest of them. count: int, or int64 [n, 1].
+    """
+    is_kept = values >= last
+    if values.device.type == "cpu" and not bool((is_kept.sum(-1, keepdim=True) > count).any()):
+        return is_kept
+    above, equal = values > last, values == last
+    return above | (equal & (equal.cumsum(-1) <= count - above.sum(-1, keepdim=True)))
 
 
 def descending(logits: Tensor) -> Tensor:
@@ -54,13 +87,6 @@ def descending(logits: Tensor) -> Tensor:
     bits = ~torch.where(bits < 0, bits ^ 0x7FFFFFFF, bits)
     keys = (bits.long() << 32) | torch.arange(logits.shape[1])
     return torch.from_numpy(np.sort(keys.numpy(), axis=-1)) & 0xFFFFFFFF
-
-
-def sorted_values(logits: Tensor) -> Tensor:
-    """[n, V] from the largest to the smallest; numpy sorts much faster than torch on the CPU."""
-    if logits.device.type != "cpu":
-        return torch.sort(logits, dim=-1, descending=True).values
-    return torch.from_numpy(np.sort((-logits).numpy(), axis=-1)).neg_()
 
 
 OPS: dict[str, Callable[..., Any]] = {"argmax_lowest": argmax_lowest, "log_softmax": log_softmax}
