@@ -96,6 +96,25 @@ def test_generate_prints_what_the_api_returns(checkpoint: str) -> None:
         assert line["metrics"]["num_output_tokens"] == len(completion.token_ids)
 
 
+def test_generate_prints_every_output_of_a_prompt(checkpoint: str, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["generate", "--model", checkpoint, *SMALL, "--max-tokens", "3", "--ignore-eos", "--prompt", "abc"]
+    command += ["--n", "3", "--sampling-seed", "4", "--min-p", "0.001", "--repetition-penalty", "1.1"]
+    assert main(command) == 0
+    text = capsys.readouterr().out
+    assert main([*command, "--json", "--logprobs", "2", "--prompt-logprobs", "0"]) == 0
+    output = json.loads(capsys.readouterr().out)
+    assert text.startswith(
+        f"== prompt 1: {len(output['prompt_token_ids'])} prompt tokens, 9 output tokens, 3 outputs\n"
+    )
+    assert len({tuple(completion["token_ids"]) for completion in output["outputs"]}) > 1
+    for completion in output["outputs"]:
+        assert f"-- output {completion['index']}: 3 tokens, length\nabc{completion['text']}\n" in text
+        pairs = zip(completion["token_ids"], completion["logprobs"], strict=True)
+        assert all(str(token_id) in known for token_id, known in pairs)
+        assert all(2 <= len(known) <= 3 for known in completion["logprobs"])
+    assert [len(known) for known in output["prompt_logprobs"]] == [1] * (len(output["prompt_token_ids"]) - 1)
+
+
 def test_a_prompt_that_cannot_be_served_fails_alone_and_shows_in_the_status(
     checkpoint: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -36,6 +36,15 @@ def test_an_argument_beats_the_environment_which_beats_the_default() -> None:
     assert config.origin("seed") is Origin.DEFAULT
 
 
+def test_a_blacklist_is_written_with_commas() -> None:
+    read = EngineConfig.build(environ={"THALWEG_TOKEN_BLACKLIST": "3, 1,3"}).sampling.token_blacklist
+    assert read == (3, 1, 3)
+    assert EngineConfig.build(environ={"THALWEG_TOKEN_BLACKLIST": ""}).sampling.token_blacklist == ()
+    for text in ("1,,2", "1;2", "0..3", ","):
+        with pytest.raises(ConfigError, match=f"THALWEG_TOKEN_BLACKLIST is '{text}'"):
+            EngineConfig.build(environ={"THALWEG_TOKEN_BLACKLIST": text})
+
+
 def test_the_constructor_reads_no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("THALWEG_SEED", "5")
     assert EngineConfig(scheduler=SchedulerConfig(max_num_seqs=3)).seed == 0
@@ -74,6 +83,13 @@ def test_an_unknown_option_names_close_matches() -> None:
         ("mode", "fast", "mode is 'fast'; it must be 'quant' or 'plain'"),
         ("arithmetic", "bf16", "arithmetic is 'bf16'"),
         ("model", 3, "model is 3; it must be None or a path"),
+        ("logprobs_mode", "Raw", "logprobs_mode is 'Raw'; it must be 'raw' or 'processed'"),
+        *(
+            ("token_blacklist", value, "token_blacklist is ")
+            for value in ([1], 3, "1,2", None, (1, -1), (True,), (1.0,))
+        ),
+        *(("force_top_k", value, "force_top_k is ") for value in (-1, 2**31, 1.0, "5", None, True)),
+        *(("return_draws", value, "return_draws is ") for value in (1, "yes", None)),
         ("num_blocks", 1, "num_blocks is 1"),
         ("memory_fraction", 1.5, "memory_fraction is 1.5"),
         ("slot_ratio", 0.5, "slot_ratio is 0.5"),
@@ -90,7 +106,6 @@ def test_an_unknown_option_names_close_matches() -> None:
         ("draft_positions", "relative", "draft_positions is 'relative'; it must be 'per_step' or 'absolute'"),
         ("backend", "tpu", "backend is 'tpu'; it must be 'cpu' or"),
         ("kernels", ("norm",), "kernels is"),
-        ("logprobs_mode", "processed", "logprobs_mode is 'processed'; only 'raw' is accepted"),
         ("replay", "mask", "replay is 'mask'; only 'off' is accepted"),
         ("replay_keep_tokens", 140, "replay_keep_tokens is 140"),
         ("async_scheduling", 1, "async_scheduling is 1; it must be"),

@@ -90,8 +90,9 @@ class LLM:
 
         prompts: one text or a list. prompt_token_ids: one list of ids or a list of lists, used as they are; given both,
         the texts are only shown. sampling_params: one for all, or one per prompt; None means the defaults.
-        A prompt that cannot be served gives a finished output with `error` set; the others are not affected.
-        Raises ConfigError when lengths disagree or sampling parameters are bad.
+        A prompt that cannot be served gives a finished output with `error` set, and so does one whose parameters name
+        tokens that the vocabulary lacks; the others are not affected.
+        Raises ConfigError when lengths disagree or sampling parameters are bad by themselves.
         """
         wanted = _align(prompts, prompt_token_ids)
         params = _align_params(sampling_params, len(wanted))
@@ -104,7 +105,7 @@ class LLM:
                     try:
                         self._add(request_id, prompt, param)
                     except RequestError as error:
-                        finals[request_id] = _refused(request_id, prompt, error)
+                        finals[request_id] = _refused(request_id, prompt, param, error)
                         bar.update()
                 self._run(set(request_ids), finals, others, bar)
             finally:
@@ -198,22 +199,29 @@ def _items(name: str, values: Any) -> list[Any]:
     return list(values)
 
 
-def _refused(request_id: str, prompt: _Prompt, error: RequestError) -> RequestOutput:
+def _refused(request_id: str, prompt: _Prompt, params: SamplingParams, error: RequestError) -> RequestOutput:
     """The output of a request that was never let in."""
     ids: tuple[int, ...] = ()
     if isinstance(prompt.token_ids, list | tuple) and all(isinstance(i, int | np.integer) for i in prompt.token_ids):
         ids = tuple(map(int, prompt.token_ids))
     reason = FinishReason.PROMPT_TOO_LONG if isinstance(error, PromptTooLongError) else FinishReason.ERROR
+    outputs = [
+        CompletionOutput(
+            index=index,
+            text="",
+            token_ids=(),
+            logprobs=None if params.logprobs is None else (),
+            finish_reason=reason.value,
+            stop_reason=None,
+        )
+        for index in range(params.n)
+    ]
     return RequestOutput(
         request_id=request_id,
         prompt=prompt.text if isinstance(prompt.text, str) else None,
         prompt_token_ids=ids,
-        prompt_logprobs=None,
-        outputs=(
-            CompletionOutput(
-                index=0, text="", token_ids=(), logprobs=None, finish_reason=reason.value, stop_reason=None
-            ),
-        ),
+        prompt_logprobs=None if params.prompt_logprobs is None else (),
+        outputs=tuple(outputs),
         finished=True,
         error=str(error),
         metrics=RequestMetrics(num_prompt_tokens=len(ids), num_output_tokens=0),
