@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import Any
 
@@ -41,12 +41,14 @@ class Bench:
         *,
         core: Any = Scheduler,
         num_blocks: int = 41,
+        num_state_slots: int = 6,
         draft_length: int = 0,
         step_times: tuple[tuple[int, float], ...] = (),
         verification: VerificationRule = "coupled",
         backend: CpuBackend | None = None,
         timeline: Timeline | None = None,
         communicator: Communicator | None = None,
+        stage_options: Mapping[str, Any] | None = None,
         **config: object,
     ) -> None:
         options = {"max_num_seqs": 4, "max_model_len": 64, "stop_preempted_request": False} | config
@@ -54,7 +56,7 @@ class Bench:
         self.scheduler = core(
             scheduler_config,
             num_blocks=num_blocks,
-            num_state_slots=6,
+            num_state_slots=num_state_slots,
             block_size=BLOCK,
             vocab_size=VOCAB,
             draft_length=draft_length,
@@ -62,11 +64,12 @@ class Bench:
         if step_times:
             self.scheduler.set_step_time_curve(step_times)
         self.model = ScriptedModel(tokenizer)
+        self._stage_options = {} if stage_options is None else dict(stage_options)
         self.drafter = ScriptedDrafter(self.model, draft_length) if draft_length else None
         self.backend = CpuBackend() if backend is None else backend
         self.runner = StreamRunner(
             self.backend,
-            self._device(num_blocks, draft_length, scheduler_config.max_num_seqs, verification),
+            self._device((num_blocks, num_state_slots), draft_length, scheduler_config.max_num_seqs, verification),
             InputBuilder(self._shape(draft_length), CompressedVocabulary.none()),
             has_variable_length=bool(step_times),
             check_lengths=True,
@@ -124,10 +127,10 @@ class Bench:
         return MetadataShape(BLOCK, 4, 5 + draft_length, (2,))
 
     def _device(
-        self, num_blocks: int, draft_length: int, max_num_seqs: int, verification: VerificationRule
+        self, num_entries: tuple[int, int], draft_length: int, max_num_seqs: int, verification: VerificationRule
     ) -> ModelDevice:
         ops, upload = bind("cpu"), Uploader(self.backend)
-        pools: Any = SimpleNamespace(blocks=torch.zeros(num_blocks, 1), states=torch.zeros(6, 1))
+        pools: Any = SimpleNamespace(blocks=torch.zeros(num_entries[0], 1), states=torch.zeros(num_entries[1], 1))
         inputs = ModelInputs(
             self.backend, ops, upload, self._shape(draft_length), 64, CompressedVocabulary.none(), VOCAB
         )
@@ -137,8 +140,10 @@ class Bench:
             upload,
             vocab_size=VOCAB,
             num_draft_slots=1 + max_num_seqs,
+            num_state_slots=num_entries[1],
             drafter=self.drafter,
             verification=verification,
+            **self._stage_options,
         )
         model: Any = self.model
         return ModelDevice(model, pools, inputs, stage, self.drafter)
