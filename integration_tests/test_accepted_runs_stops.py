@@ -81,7 +81,7 @@ def test_the_output_without_drafts_ends_as_the_request_says(temperature: float) 
     texts = {(prompt, params.seed): token_ids for (prompt, params), token_ids in endless(temperature)}
     seen = Counter[str]()
     for stop, said in zip(stops, both.plain.said, strict=True):
-        (prompt, params), text = stop.request, texts[stop.request[0], stop.params.seed]
+        params, text = stop.params, texts[stop.request[0], stop.params.seed]
         if temperature and params.min_tokens:
             continue  # without what may not be drawn yet, other tokens are more likely
         if stop.is_reached:

@@ -5,6 +5,7 @@ Letters: K rows of the table, V vocabulary, n contexts.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import Enum
 
 import torch
@@ -67,6 +68,14 @@ class Tables:
             width = self.vocab_size + 1
             return states % width * width + token_ids + 1
         return states * _MULTIPLIER + token_ids + 1
+
+    def states(self, token_ids: Sequence[int]) -> torch.Tensor:
+        """States int64 [n] after each token of a text."""
+        state, states = torch.full((1,), self.start, dtype=torch.int64), []
+        for token in token_ids:
+            state = self.advance(state, torch.tensor([token]))
+            states.append(state)
+        return torch.cat(states)
 
     def rows(self, states: torch.Tensor) -> torch.Tensor:
         """Table rows int64 [n]."""
