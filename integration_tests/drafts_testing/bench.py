@@ -20,12 +20,13 @@ from thalweg.engine.inputs import InputBuilder
 from thalweg.engine.model_inputs import ModelInputs
 from thalweg.engine.runner import StreamRunner
 from thalweg.engine.sample_stage import SampleStage
+from thalweg.engine.sampling_config import SamplingConfig
 from thalweg.engine.statistics import StepRecord
 from thalweg.engine.token_rows import CompressedVocabulary
 from thalweg.engine.tokenizer import Tokenizer
 from thalweg.engine.upload import Uploader
 from thalweg.interfaces import RequestOutput, SamplingParams, VerifyBudget
-from thalweg.kernels import bind
+from thalweg.kernels import Registry, bind
 from thalweg.kernels.backends.cpu import CpuBackend
 from thalweg.scheduler import Scheduler, SchedulerConfig, reference
 
@@ -48,6 +49,11 @@ class Setup:
     drafter_type: type[TableDrafter] = TableDrafter
     verification: Literal["rejection", "coupled"] = "rejection"
     draft_positions: Literal["per_step", "absolute"] = "per_step"
+    sampling: SamplingConfig = field(default_factory=SamplingConfig)
+    logprobs_mode: Literal["raw", "processed"] = "raw"
+    batch_invariant: bool = False
+    registry: Registry | None = None
+    """Of kernels; None: that of the backend."""
     is_async: bool = False
     budget: Callable[[], VerifyBudget] | None = None
     """Lengths of the core in Python by this budget."""
@@ -58,6 +64,8 @@ class Setup:
     is_native: bool = True
     """Steps are planned in C++, unless there is a scripted budget."""
     num_blocks: int | None = None
+    num_spaced: int = 0
+    """So many tokens, the last ones, are letters with a space before them."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """Of the scheduler."""
 
@@ -87,7 +95,7 @@ class Bench:
             draft_length=drafts,
         )
         self._set_curve(setup, config)
-        self.backend, ops = CpuBackend(), bind("cpu")
+        self.backend, ops = CpuBackend(), bind("cpu", batch_invariant=setup.batch_invariant, registry=setup.registry)
         upload = Uploader(self.backend)
         shape, vocabulary = MetadataShape(BLOCK, 0, 1, ()), CompressedVocabulary.none()
         self.contexts = Contexts(tables, num_slots, config.runtime_length(drafts))
@@ -101,9 +109,12 @@ class Bench:
             upload,
             vocab_size=tables.vocab_size,
             num_draft_slots=config.max_num_seqs + 1,
+            num_state_slots=num_slots,
             drafter=self.drafter,
             verification=setup.verification,
             draft_positions=setup.draft_positions,
+            sampling=setup.sampling,
+            logprobs_mode=setup.logprobs_mode,
         )
         inputs = ModelInputs(self.backend, ops, upload, shape, blocks_per_sequence + 1, vocabulary, tables.vocab_size)
         runner = StreamRunner(
@@ -113,8 +124,10 @@ class Bench:
             has_variable_length=bool(setup.step_times),
             check_lengths=True,
         )
-        tokenizer = make_tokenizer(tables.vocab_size)
-        limits = Limits(tables.vocab_size, config.max_model_len, BLOCK, num_blocks)
+        tokenizer = make_tokenizer(tables.vocab_size, setup.num_spaced)
+        limits = Limits(
+            tables.vocab_size, config.max_model_len, BLOCK, num_blocks, setup.sampling.token_blacklist
+        )
         self.engine = LLMEngine(
             self.scheduler,
             runner,
@@ -166,11 +179,16 @@ class Bench:
             self.scheduler.set_step_time_curve([(config.max_num_seqs * (1 + setup.draft_length), 1.0)])
 
 
-def make_tokenizer(vocab_size: int) -> Tokenizer:
-    """One letter, or one number in brackets, per token; 0 begins, 1 ends, 2 pads."""
+def make_tokenizer(vocab_size: int, num_spaced: int = 0) -> Tokenizer:
+    """One letter, or one number in brackets, per token; 0 begins, 1 ends, 2 pads.
+
+    num_spaced: so many tokens, the last ones, are the letters from the fourth on once more, after a space.
+    """
     names = [chr(ord("a") + token) if token < 26 else f"({token})" for token in range(vocab_size)]
+    names[vocab_size - num_spaced :] = [f" {name}" for name in names[3 : 3 + num_spaced]]
     tokenizer = tokenizers.Tokenizer(models.WordLevel({name: token for token, name in enumerate(names)}, names[0]))
-    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"\(\d+\)|."), "isolated")
+    pattern = r"\(\d+\)| [a-z]|." if num_spaced else r"\(\d+\)|."
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(pattern), "isolated")
     tokenizer.decoder = decoders.Fuse()
     return Tokenizer(tokenizer, bos_token_id=0, eos_token_id=EOS, pad_token_id=2, vocab_size=vocab_size)
 

@@ -31,10 +31,14 @@ class TableDevice:
         batch = prepared.batch
         states = self._contexts.extend(prepared.state_slots, prepared.query_lengths, batch.positions, batch.token_ids)
         selected = states if prepared.selected_rows is None else states[prepared.selected_rows]
-        return Forwarded(prepared, self._contexts.tables.after(selected))
+        return Forwarded(prepared, self._contexts.tables.after(selected), hidden=states)
 
     def sample(self, forwarded: Forwarded, inputs: SamplerInputs) -> Sampled:
-        return self._stage.run(forwarded.prepared, forwarded.logits, inputs)
+        states = forwarded.hidden
+        assert states is not None
+        return self._stage.run(
+            forwarded.prepared, forwarded.logits, inputs, lambda rows: self._contexts.tables.after(states[rows])
+        )
 
     def close(self) -> None:
         """Tables need no care."""
