@@ -33,6 +33,8 @@ class InflightStep:
     forwarded: Launched[Forwarded] | None = None
     correction: StepCorrection | None = None
     """What the scheduler knew better when the step before had been processed."""
+    sequences: Sequence[SequenceToSample] = ()
+    """What the sampler was told about each row."""
     sampled: Launched[Sampled] | None = None
     sampled_event: Event | None = None
     device_s: dict[str, float] = field(default_factory=dict)
