@@ -8,10 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Self
 
-import numpy as np
-
 from thalweg.dspark import StepTimeCurve
 from thalweg.engine.admission import Admission
+from thalweg.engine.fan_out import FanOut
 from thalweg.engine.inflight import Collected, InflightStep, Runner
 from thalweg.engine.instruments import Instruments
 from thalweg.engine.post_process import PostProcessor
@@ -53,6 +52,7 @@ class LLMEngine:
     `step`. communicator: of the data-parallel group whose ranks step together; None = alone. timeline: records what the
     host and the device do. instruments: statistics, metrics and the profile server; the engine closes them.
     step_times: the curve that the scheduler decides verify lengths by; given, it is told how long steps take.
+    return_draws: outputs say how their tokens were drawn; the runner must report it.
     """
 
     def __init__(
@@ -67,6 +67,7 @@ class LLMEngine:
         timeline: Timeline | None = None,
         instruments: Instruments | None = None,
         step_times: StepTimeCurve | None = None,
+        return_draws: bool = False,
     ) -> None:
         self._scheduler = scheduler
         self._runner = runner
@@ -76,7 +77,8 @@ class LLMEngine:
         self._communicator = communicator
         self._timeline = NullTimeline() if timeline is None else timeline
         self._table = RequestTable()
-        self._post_processor = PostProcessor(self._table)
+        self._fan_out = FanOut(scheduler, self._table, tokenizer.eos_token_id)
+        self._post_processor = PostProcessor(self._table, has_draws=return_draws)
         self._inflight: InflightStep | None = None
         """The launched step that is not post-processed yet."""
         self._is_group_unfinished = communicator is not None
@@ -129,13 +131,8 @@ class LLMEngine:
         if request_id in self._table:
             raise RequestError(f"request_id {request_id!r} belongs to an unfinished request; it must be unique")
         request = self._admission.admit(request_id, prompt, params, prompt_text)
-        sequence_id = self._scheduler.add(
-            np.array(request.prompt_token_ids, np.int32),
-            max_tokens=request.params.max_tokens,
-            eos_token_id=self._tokenizer.eos_token_id,
-            ignore_eos=request.params.ignore_eos,
-        )
-        self._table.add(request, sequence_id)
+        self._fan_out.queue(request, request.outputs)
+        self._table.add(request)
 
     def step(self) -> list[RequestOutput]:
         """Run one step and return the requests that changed, each with everything it has so far.
@@ -213,7 +210,8 @@ class LLMEngine:
         self._process_inflight()
         with self._span("sample", plan):
             correction = self._correct(step)
-            self._runner.sample(step, correction, self._sampling_rows(plan))
+            step.sequences = self._sequences_to_sample(plan)
+            self._runner.sample(step, correction, step.sequences)
         self._scheduler.release(plan.step)
         self._inflight = step
         if not (self._is_async and plan.kind is StepKind.DECODE and plan.sequence_ids.size):
@@ -233,9 +231,11 @@ class LLMEngine:
         with self._span("wait", step.plan):
             collected = self._runner.collect(step)
         with self._span("process", step.plan):
+            collected, branchings = self._fan_out.branch(step, collected)
             outcome = self._scheduler.process(collected.result)
+            branches = self._fan_out.fork(step, branchings, outcome)
         with self._span("outputs", step.plan):
-            processed = self._post_processor.process(step.plan, outcome, collected.broken_rows)
+            processed = self._post_processor.process(step.plan, outcome, collected, branchings, branches)
             self._deliver(processed.outputs)
             self._abort_sequences(processed.stopped_ids)
         self._feed_back(step.plan, collected)
@@ -248,6 +248,7 @@ class LLMEngine:
                 sampler_ms=1000 * collected.sampler_s,
                 step_ms=1000 * (now - max(step.started_s, self._processed_s)),
                 first_token_ms=tuple(1000 * seconds for seconds in processed.first_token_s),
+                num_sibling_tokens=len(branches),
                 accept_probs=collected.accept_probs,
                 draft_faults=collected.draft_faults,
             )
@@ -272,15 +273,23 @@ class LLMEngine:
             return None
         return self._scheduler.correct(step.plan.step, self._runner.query_lengths(step))
 
-    def _sampling_rows(self, plan: StepPlan) -> list[SequenceToSample]:
-        """How to sample each row.
+    def _sequences_to_sample(self, plan: StepPlan) -> list[SequenceToSample]:
+        """What the sampler must know about each row.
 
         An output may have ended since its row was planned: in the step in flight, or aborted by a callback.
         """
-        found = map(self._table.by_sequence, plan.sequence_ids.tolist())
-        return [
-            SequenceToSample(SamplingRow.neutral()) if pair is None else pair[0].to_sample(pair[1]) for pair in found
-        ]
+        ends_prompt = (plan.kind is StepKind.PREFILL) & (plan.context_lengths >= plan.committed_lengths)
+        sequences = []
+        for sequence_id, num_siblings in zip(
+            plan.sequence_ids.tolist(), (self._fan_out.max_siblings * ends_prompt).tolist(), strict=True
+        ):
+            found = self._table.by_sequence(sequence_id)
+            if found is None:
+                sequences.append(SequenceToSample(SamplingRow.neutral()))
+            else:
+                request, output = found
+                sequences.append(request.to_sample(output, num_siblings))
+        return sequences
 
     def _abort_sequences(self, sequence_ids: Sequence[int]) -> None:
         if sequence_ids and self._failure is None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from thalweg.engine.detokenizer import Detokenizer
 from thalweg.engine.sampling_row import SamplingRow
 from thalweg.engine.stop import StopChecker
-from thalweg.interfaces import CompletionOutput, FinishReason, SamplingParams
+from thalweg.interfaces import CompletionOutput, FinishReason, SamplingParams, TokenDraw
 
 
 @dataclass(slots=True, eq=False)
@@ -26,6 +27,10 @@ class OutputState:
     followers: list[OutputState] = field(default_factory=list)
     """Outputs that share the sequence of this one until their prompt is computed; in the order of their indices."""
     token_ids: list[int] = field(default_factory=list)
+    logprobs: list[Mapping[int, float]] = field(default_factory=list)
+    """One per token, if they were asked for."""
+    draws: list[TokenDraw] = field(default_factory=list)
+    """One per token, if the engine reports them."""
     finish_reason: FinishReason | None = None
     stop_reason: str | int | None = None
     error: str | None = None
@@ -61,15 +66,16 @@ class OutputState:
             self.stop_checker.push(self.detokenizer.finish(), can_stop=False)
             self.stop_checker.finish()
 
-    def show(self) -> CompletionOutput:
-        """The output as its user sees it now."""
+    def show(self, *, has_draws: bool = False) -> CompletionOutput:
+        """The output as its user sees it now; has_draws: with what is known about how its tokens were drawn."""
         if self._shown is None:
             self._shown = CompletionOutput(
                 index=self.index,
                 text=self.stop_checker.text,
                 token_ids=tuple(self.token_ids),
-                logprobs=None,
+                logprobs=None if self.params.logprobs is None else tuple(self.logprobs),
                 finish_reason=None if self.finish_reason is None else self.finish_reason.value,
                 stop_reason=self.stop_reason,
+                draws=tuple(self.draws) if has_draws else None,
             )
         return self._shown

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from thalweg.engine.outputs import OutputState
@@ -21,6 +21,8 @@ class RequestState:
     params: SamplingParams
     outputs: tuple[OutputState, ...]
     arrival_s: float
+    prompt_logprobs: tuple[Mapping[int, float], ...] = ()
+    """Of the tokens from the second one on, as far as they are known, if they were asked for."""
     first_token_s: float | None = None
     """When the first of any output came."""
     finished_s: float | None = None
@@ -33,29 +35,29 @@ class RequestState:
     def unfinished(self) -> list[OutputState]:
         return [output for output in self.outputs if not output.is_finished]
 
-    def to_sample(self, output: OutputState, *, ends_prompt: bool = False) -> SequenceToSample:
+    def to_sample(self, output: OutputState, num_siblings: int = 0) -> SequenceToSample:
         """What the sampler must know now about the sequence of an output.
 
-        ends_prompt: the step computes the end of its prompt, so its followers get their first tokens, too.
+        num_siblings: so many of its followers, at most, get their first tokens in this step, too.
         """
-        followers = output.followers if ends_prompt else ()
         return SequenceToSample(
             row=output.sampling,
             key=output.key,
             prompt_token_ids=self.prompt_token_ids,
             output_token_ids=output.token_ids,
-            siblings=tuple(map(self.to_sample, followers)),
+            num_prompt_logprobs_known=len(self.prompt_logprobs),
+            siblings=tuple(map(self.to_sample, output.followers[:num_siblings])),
         )
 
-    def show(self) -> RequestOutput:
-        """The request as its user sees it now."""
+    def show(self, *, has_draws: bool = False) -> RequestOutput:
+        """The request as its user sees it now; has_draws: as `OutputState.show`."""
         first, last = self.first_token_s, self.finished_s
-        outputs = tuple([output.show() for output in self.outputs])
+        outputs = tuple([output.show(has_draws=has_draws) for output in self.outputs])
         return RequestOutput(
             request_id=self.request_id,
             prompt=self.prompt,
             prompt_token_ids=self.prompt_token_ids,
-            prompt_logprobs=None,
+            prompt_logprobs=None if self.params.prompt_logprobs is None else self.prompt_logprobs,
             outputs=outputs,
             finished=self.is_finished,
             error=next((output.error for output in self.outputs if output.error is not None), None),
@@ -86,20 +88,21 @@ class RequestTable:
     def __contains__(self, request_id: object) -> bool:
         return request_id in self._by_request
 
-    def add(self, request: RequestState, sequence_id: int) -> None:
-        """Take a new request; the first output has this sequence, and the others follow it."""
+    def add(self, request: RequestState) -> None:
+        """Take a new request, whose outputs have no sequences yet."""
         self._by_request[request.request_id] = request
         for output in request.outputs:
             output.key = next(self._keys)
-        first, *followers = request.outputs
-        first.followers = followers
-        self.place(request, first, sequence_id)
 
     def place(self, request: RequestState, output: OutputState, sequence_id: int) -> None:
-        """Make a sequence the one of an output, which had none or leaves its own behind."""
-        self.forget_sequence(output)
+        """Give an output its sequence."""
         output.sequence_id = sequence_id
         self._by_sequence[sequence_id] = request, output
+
+    def hand_over(self, request: RequestState, owner: OutputState, heir: OutputState) -> None:
+        """Give an output the sequence of another one, which then has none."""
+        sequence_id, owner.sequence_id = owner.sequence_id, -1
+        self.place(request, heir, sequence_id)
 
     def forget_sequence(self, output: OutputState) -> None:
         """What the scheduler still says about the sequence of an output finds nobody from now on."""

@@ -82,7 +82,7 @@ class EngineMetrics:
         self._step_seconds.add(record.step_ms / 1000, kind)
         self._preemptions.add(plan.stats.num_preempted - self._num_preempted)
         self._num_preempted = plan.stats.num_preempted
-        self._output_tokens.add(record.outcome.token_ids.size)
+        self._output_tokens.add(record.num_output_tokens)
         if record.first_token_ms:
             self._time_to_first_token.observe(np.array(record.first_token_ms) / 1000)
         if plan.kind is StepKind.PREFILL:

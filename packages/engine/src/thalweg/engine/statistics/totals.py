@@ -39,7 +39,7 @@ class StepTotals:
             self.num_prompt_tokens += int(plan.query_lengths.sum())
         else:
             self.num_decode_steps += 1
-        self.num_output_tokens += int(record.outcome.token_ids.size)
+        self.num_output_tokens += record.num_output_tokens
         self.forward_s += record.forward_ms / 1000
         self.step_s += record.step_ms / 1000
         self.num_finished += plan.stats.num_finished

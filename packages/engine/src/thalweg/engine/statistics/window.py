@@ -52,7 +52,7 @@ class _Sample:
             end_s=end_s,
             is_prefill=is_prefill,
             num_prompt_tokens=int(plan.query_lengths.sum()) if is_prefill else 0,
-            num_output_tokens=int(outcome.token_ids.size),
+            num_output_tokens=record.num_output_tokens,
             verified=none if is_prefill else np.bincount(outcome.num_verified[rows]),
             accepted=none if is_prefill else np.bincount(outcome.num_accepted[rows]),
             flops=stats.total_flops,
