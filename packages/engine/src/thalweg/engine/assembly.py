@@ -107,6 +107,7 @@ def build_engine(
         timeline=timeline,
         instruments=instruments,
         step_times=curve,
+        return_draws=config.sampling.return_draws,
     )
 
 
