@@ -8,9 +8,9 @@ Recorded keys that nothing here produces, and why:
                                     (a recorded dense ratio is built like a sparse one; ks, ke, klen are then extra)
   cu_seqlens_k                      no op reads it
   cp_mirror_len                     context parallelism: not available in this version
-  selected_prompt_indices, max_top_logprobs, prefill.prompt_tokens, prefill.prompt_logprobs_lens, prefill.enabled
-                                    log-probabilities: not available in this version
-  speculative.*                     verification against the drafter's distributions: not available in this version
+  selected_prompt_indices in compact mode, and its empty lists: see yoco_*; ours are absent where nobody asks
+  speculative.read_rows             the ops find them from the slots
+  speculative.stop_token_ids        one id per sequence is enough: the second one is never used
 """
 
 import json
@@ -20,16 +20,18 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from engine_testing.plans import make_plan
 
 from thalweg.cache import MetadataShape
 from thalweg.engine.device import Prepared
-from thalweg.engine.inputs import PLACEHOLDER_SEQUENCE, InputBuilder
+from thalweg.engine.inputs import InputBuilder
 from thalweg.engine.model_inputs import ModelInputs
+from thalweg.engine.prompt_rows import PromptRows
 from thalweg.engine.sampler_inputs import build_sampler_inputs
 from thalweg.engine.sampling_row import SamplingRow, SequenceToSample
 from thalweg.engine.token_rows import IMAGE_MARK, CompressedVocabulary, build_token_rows
 from thalweg.engine.upload import Uploader
-from thalweg.interfaces import StepKind, StepPlan, StepStats
+from thalweg.interfaces import StepKind, StepPlan
 from thalweg.kernels import bind
 from thalweg.kernels.backends.cpu import CpuBackend
 from thalweg.model.metadata import DecodeMetadata, PrefillMetadata
@@ -41,58 +43,6 @@ EOS = 1
 def load(name: str) -> list[dict[str, Any]]:
     cases: list[dict[str, Any]] = json.loads((GOLDEN / name).read_text())
     return cases
-
-
-def make_plan(kind: StepKind, sequences: list[dict[str, Any]], look_back: int, draft_length: int = 0) -> StepPlan:
-    """The plan that a scheduler would make of the recorded sequences."""
-    is_prefill = kind is StepKind.PREFILL
-    query = np.array([sequence["q"] for sequence in sequences], np.int32)
-    context = np.array([sequence["k"] for sequence in sequences], np.int32)
-    committed = np.array([len(sequence["tokens"]) for sequence in sequences], np.int32)
-    tails, chunks, following = [], [], []
-    for sequence, start, end in zip(sequences, (context - query).tolist(), context.tolist(), strict=True):
-        tokens = sequence["tokens"]
-        last = start if is_prefill else len(tokens) - 1
-        tails.append([tokens[p] if p >= 0 else -1 for p in range(last - look_back + 1, last + 1)])
-        chunks += tokens[start:end]
-        following.append(tokens[end] if end < len(tokens) else -1)
-    num_rows = len(sequences)
-    blocks = [sequence["blocks"] for sequence in sequences]
-    drafts = [[] if is_prefill else sequence.get("drafts", [])[:draft_length] for sequence in sequences]
-    no_rows, no_ids = np.zeros(num_rows, np.int32), np.zeros(0, np.int64)
-    return StepPlan(
-        step=0,
-        kind=kind,
-        num_batched_tokens=int(query.sum()),
-        sequence_ids=np.array(
-            [
-                PLACEHOLDER_SEQUENCE if sequence.get("rid") == "placeholder" else i
-                for i, sequence in enumerate(sequences)
-            ]
-        ),
-        query_lengths=query,
-        context_lengths=context,
-        committed_lengths=committed,
-        prompt_lengths=np.array([sequence.get("prompt", len(sequence["tokens"])) for sequence in sequences], np.int32),
-        block_offsets=np.cumsum([0, *map(len, blocks)]).astype(np.int32),
-        block_ids=np.concatenate(blocks).astype(np.int32),
-        state_slots=np.array([sequence["state"] for sequence in sequences], np.int32),
-        window_valid_start=no_rows,
-        tail_token_ids=np.array(tails, np.int32),
-        token_ids=np.array(chunks if is_prefill else [], np.int32),
-        next_token_ids=np.array(following if is_prefill else [], np.int32),
-        draft_token_ids=np.array(drafts, np.int32).reshape(num_rows, -1),
-        draft_read_slots=no_rows,
-        draft_write_slots=no_rows,
-        previous_rows=no_rows - 1,
-        state_copies=np.zeros((0, 2), np.int32),
-        block_copies=np.zeros((0, 2), np.int32),
-        zero_state_slots=np.zeros(0, np.int32),
-        finished_ids=no_ids,
-        dropped_ids=no_ids,
-        restarted_ids=no_ids,
-        stats=StepStats(0, 0, 0, 0.0, 0.0, *[0] * 15),
-    )
 
 
 def assert_equal(ours: object, recorded: dict[str, Any]) -> None:
@@ -115,6 +65,9 @@ def sampling_row(values: dict[str, Any]) -> SamplingRow:
         seed=values.get("seq_seed", 0),
         min_tokens=values.get("first_n_token_no_eos", 0),
         forbidden_ids=np.array([EOS]),
+        eos_token_id=-1 if values.get("ignore_eos", False) else EOS,
+        num_logprobs=values.get("top_logprobs"),
+        num_prompt_logprobs=values.get("top_logprobs", 0) if values.get("prompt_logprobs") else None,
     )
 
 
@@ -204,7 +157,11 @@ def test_sampler_inputs_equal_the_recorded_ones(index: int) -> None:
     kind = StepKind.PREFILL if given["is_prompt"] else StepKind.DECODE
     plan = make_plan(kind, given["seqs"], 1, given["nextn"])
     inputs = build_sampler_inputs(
-        plan, [SequenceToSample(sampling_row(sequence.get("sp", {}))) for sequence in given["seqs"]]
+        plan,
+        [
+            SequenceToSample(sampling_row(sequence.get("sp", {})), prompt_token_ids=sequence["tokens"])
+            for sequence in given["seqs"]
+        ],
     )
     if given["yoco_mode"] != "compact":
         assert_equal(selected_rows(plan), recorded["selected_token_indices"])
@@ -216,9 +173,26 @@ def test_sampler_inputs_equal_the_recorded_ones(index: int) -> None:
     if kind is StepKind.PREFILL:
         assert inputs.edits.forbidden_rows.tolist() == recorded["prefill"]["eos_suppression_rows"]
         assert inputs.edits.forbidden_ids.tolist() == recorded["prefill"]["eos_token_ids"]
+        assert_prompt_equal(inputs.prompt, recorded)
     else:
         assert_equal(inputs.first_rows, recorded["decode"]["first_token_positions"])
         assert_equal(np.bincount(inputs.sequence_rows), recorded["decode"]["seqlens_q"])
+    if "speculative" in recorded:
+        assert_equal(inputs.draft_write_slots, recorded["speculative"]["write_slots"])
+        stops = recorded["speculative"]["stop_token_ids"]
+        assert inputs.eos_token_ids.tolist() == np.reshape(stops["data"], stops["shape"])[:, 0].tolist()
+
+
+def assert_prompt_equal(prompt: PromptRows | None, recorded: dict[str, Any]) -> None:
+    lengths = recorded["prefill"]["prompt_logprobs_lens"]
+    assert recorded["prefill"]["enabled"] == [length > 0 for length in lengths]
+    if prompt is None:
+        assert not any(lengths)
+        return
+    assert_equal(prompt.rows, recorded["selected_prompt_indices"])
+    assert_equal(prompt.token_ids, recorded["prefill"]["prompt_tokens"])
+    assert np.diff(prompt.offsets).tolist() == lengths
+    assert prompt.count == recorded["max_top_logprobs"]
 
 
 def test_an_image_in_the_look_back_blocks_itself_and_everything_before() -> None:
