@@ -43,19 +43,22 @@ def choose_tokens(
     -1 where a row has no finite largest logit. On the CPU a filtered row is a list of the few tokens left.
     """
     check_shape("temperature", temperature, (logits.shape[0],))
-    greedy, best = is_greedy(temperature), argmax_lowest(logits)
-    takes_best = greedy | (best < 0)
     if logits.device.type != "cpu":
+        best = argmax_lowest(logits)
         weights = torch.exp(filtered_logprobs(logits, temperature, top_p, top_k, min_p))
-        return torch.where(takes_best, best, rule(weights, None, stream).int())
-    rows = torch.nonzero(~takes_best).squeeze(1)
-    if rows.numel() == 0:
-        return best
+        return torch.where(is_greedy(temperature) | (best < 0), best, rule(weights, None, stream).int())
     given = (*tempering(temperature, top_p, top_k, min_p), stream)
-    if rows.numel() == logits.shape[0]:
+    takes_best = is_greedy(temperature) | ~torch.isfinite(logits.amax(-1))
+    if not bool(takes_best.any()):
         return in_pieces(lambda *piece: _choose(rule, *piece), logits, *given)
-    chosen = in_pieces(lambda *piece: _choose(rule, *piece), logits[rows], *(values[rows] for values in given))
-    return best.index_copy_(0, rows, chosen)
+    tokens = torch.empty(logits.shape[0], dtype=torch.int32)
+    tokens[takes_best] = argmax_lowest(logits[takes_best])
+    if not bool(takes_best.all()):
+        rest = ~takes_best
+        tokens[rest] = choose_tokens(
+            rule, logits[rest], temperature[rest], top_p[rest], top_k[rest], min_p[rest], stream[rest]
+        )
+    return tokens
 
 
 def _choose(

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from thalweg.interfaces import ConfigError
 from thalweg.kernels.reference.numerics import check_shape, sum_last
-from thalweg.kernels.reference.vocabulary_rows import descending
+from thalweg.kernels.reference.vocabulary_rows import in_pieces, leading
 
 
 def token_logprobs(logprobs: Tensor, token_ids: Tensor) -> Tensor:
@@ -33,7 +33,7 @@ def top_logprobs(logprobs: Tensor, count: int) -> tuple[Tensor, Tensor]:
     vocabulary = logprobs.shape[1]
     if not 0 <= count <= vocabulary:
         raise ConfigError(f"count is {count}; 0 to {vocabulary}, the size of the vocabulary, are accepted")
-    ids = descending(logprobs)[:, :count]
+    ids = leading(logprobs, count)
     return logprobs.gather(1, ids), ids.int()
 
 
@@ -42,6 +42,10 @@ def sum_smaller_probs(logprobs: Tensor, token_ids: Tensor) -> Tensor:
 
     logprobs: float32 [T, V]. token_ids: int [T]; the token itself counts, and an id outside the vocabulary gives 0.
     """
+    return in_pieces(_sum_smaller, logprobs, token_ids)
+
+
+def _sum_smaller(logprobs: Tensor, token_ids: Tensor) -> Tensor:
     is_known, columns = _columns(logprobs, token_ids)
     own = logprobs.gather(1, columns)
     ids = torch.arange(logprobs.shape[1], device=logprobs.device)

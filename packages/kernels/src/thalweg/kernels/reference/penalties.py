@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from thalweg.interfaces import ConfigError
 from thalweg.kernels.reference.numerics import check_shape
+from thalweg.kernels.reference.vocabulary_rows import rows_per_piece
 
 
 def reset_token_counts(
@@ -67,7 +69,7 @@ def apply_penalties(
     and 1 more for each of step_ids[i], step_ids: int [R, G]. repetition, presence, frequency: float [R], off at 1, 0
     and 0. A token in the prompt or the output is divided by repetition where its logit is positive and multiplied by it
     elsewhere; then frequency * count is taken off, then presence where the count is not 0. Each of the four operations
-    is rounded to float32.
+    is rounded to float32; frequency * count is one of them.
     """
     _check_tables(output_counts, in_prompt)
     check_shape("logits", logits, ("R", output_counts.shape[1]))
@@ -82,15 +84,45 @@ def apply_penalties(
         check_shape(name, values, (num_rows,))
     if logits.dtype != torch.float32:
         raise ConfigError(f"logits have dtype {logits.dtype}; float32 is required")
-    r, p, f = (values.float()[:, None] for values in (repetition, presence, frequency))
-    is_known = (step_ids >= 0) & (step_ids < logits.shape[1])
-    counts = output_counts[slots.long()]
-    counts.scatter_add_(1, torch.where(is_known, step_ids, 0).long(), is_known.int())
-    is_output = counts > 0
-    is_seen = is_output | in_prompt[slots.long()]
-    scaled = torch.where(logits > 0, logits / r, logits * r)
-    torch.where(is_seen, scaled, logits, out=logits)
-    logits.sub_(f * counts).sub_(p * is_output)
+    amounts = torch.stack((repetition.float(), presence.float(), frequency.float()))
+    if logits.device.type == "cpu":
+        _penalise_listed(logits, output_counts, in_prompt, slots.long(), step_ids, amounts)
+        return
+    counts = _counts(output_counts, slots.long(), step_ids)
+    is_seen = (counts > 0) | in_prompt[slots.long()]
+    logits.copy_(torch.where(is_seen, _penalised(logits, counts, amounts[:, :, None]), logits))
+
+
+def _counts(output_counts: Tensor, slots: Tensor, step_ids: Tensor) -> Tensor:
+    """int32 [R, V], how often each token stands in the output of each row."""
+    is_known = (step_ids >= 0) & (step_ids < output_counts.shape[1])
+    columns = torch.where(is_known, step_ids, 0).long()
+    return output_counts[slots].scatter_add_(1, columns, is_known.to(output_counts.dtype))
+
+
+def _penalised(logits: Tensor, counts: Tensor, amounts: Tensor) -> Tensor:
+    """New logits of tokens that were seen; amounts: repetition, presence, frequency."""
+    repetition, presence, frequency = amounts.unbind()
+    scaled = torch.where(logits > 0, logits / repetition, logits * repetition)
+    return scaled.sub_(frequency * counts).sub_(presence * (counts > 0))
+
+
+def _penalise_listed(
+    logits: Tensor, output_counts: Tensor, in_prompt: Tensor, slots: Tensor, step_ids: Tensor, amounts: Tensor
+) -> None:
+    """`apply_penalties` on the CPU: finds the few tokens that were seen, some rows at a time."""
+    vocabulary = logits.shape[1]
+    has_penalties = (amounts != torch.tensor([[1.0], [0.0], [0.0]])).any(0)
+    chosen, size = torch.nonzero(has_penalties).squeeze(1), rows_per_piece(vocabulary)
+    for start in range(0, chosen.numel(), size):
+        rows = chosen[start : start + size]
+        counts = _counts(output_counts, slots[rows], step_ids[rows])
+        is_seen = (counts > 0) | in_prompt[slots[rows]]
+        flat = torch.from_numpy(np.flatnonzero(is_seen.numpy()))
+        piece_rows = flat // vocabulary
+        place = rows[piece_rows], flat - piece_rows * vocabulary
+        penalised = _penalised(logits[place], counts.view(-1)[flat], amounts[:, place[0]])
+        logits.index_put_(place, penalised)
 
 
 def add_biases(logits: Tensor, rows: Tensor, ids: Tensor, biases: Tensor) -> None:

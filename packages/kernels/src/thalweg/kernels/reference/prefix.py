@@ -62,8 +62,8 @@ def find_prefix(logits: Tensor, filters: Filters) -> Prefix:
     on_cpu = logits.device.type == "cpu"
     largest = logits.amax(-1, keepdim=True).double()
     if not on_cpu or bool((filters.top_p < 1).any()):
-        masses = _masses((logits.double() - largest).exp_(), vocabulary)
-        limit = filters.top_p.double()[:, None] * sum_last(masses)[:, None]
+        total = sum_last(_masses_(_shares(logits, largest), vocabulary))
+        limit = filters.top_p.double()[:, None] * total[:, None]
         limit.masked_fill_(filters.top_p[:, None] >= 1, torch.inf)
     else:
         limit = torch.full_like(largest, torch.inf)
@@ -85,14 +85,13 @@ def _prefix_within(ordered: Tensor, largest: Tensor, limit: Tensor, filters: Fil
 
     limit: float64 [n, 1], the mass at which top-p stops.
     """
+    width = ordered.shape[1]
+    shares = _shares(ordered, largest).neg_()  # they fall along the row, so the negative ones rise
+    probable = torch.searchsorted(shares, -filters.min_p.double()[:, None], right=True)
+    sums = _masses_(shares.neg_(), vocabulary).cumsum_(-1)
+    count = torch.minimum(torch.searchsorted(sums, limit, right=True) + 1, probable)
     k = filters.top_k.long()[:, None]
-    shares = (ordered.double() - largest).exp_()
-    sums = torch.cumsum(_masses(shares, vocabulary), -1)
-    count = 1 + torch.searchsorted(sums[:, :-1].contiguous(), limit, right=True)
-    count = torch.where(k > 0, torch.minimum(count, k), count)
-    # Shares fall along the row, so the negative ones rise.
-    probable = torch.searchsorted(shares.neg_(), -filters.min_p.double()[:, None], right=True).clamp_(min=1)
-    count = torch.minimum(count, probable)
+    count = torch.where(k > 0, torch.minimum(count, k), count).clamp_(1, width)
     total = sums.gather(1, count - 1) / _unit(vocabulary)
     return Prefix(ordered.gather(1, count - 1), count, largest + torch.log(total))
 
@@ -102,6 +101,12 @@ def _unit(vocabulary: int) -> float:
     return 2.0 ** (52 - (vocabulary - 1).bit_length())
 
 
-def _masses(shares: Tensor, vocabulary: int) -> Tensor:
-    """Whole numbers float64, of probabilities relative to the largest one, float64."""
-    return (shares * _unit(vocabulary)).round_()
+def _shares(logits: Tensor, largest: Tensor) -> Tensor:
+    """Probabilities float64, like logits, relative to the most probable token. Works in one piece of memory: several
+    large ones at a time cost more in new pages than in arithmetic."""
+    return logits.to(torch.float64, copy=True).sub_(largest).exp_()
+
+
+def _masses_(shares: Tensor, vocabulary: int) -> Tensor:
+    """Whole numbers float64, in the place of the shares."""
+    return shares.mul_(_unit(vocabulary)).round_()

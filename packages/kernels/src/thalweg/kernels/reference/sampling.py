@@ -37,7 +37,7 @@ def _draw(weights: Tensor, ids: Tensor | None, stream: Tensor) -> Tensor:
     """`draw` as a rule; stream: the uniform numbers."""
     del ids  # tokens without weight do not change a running sum
     vocabulary = weights.shape[1]
-    sums = torch.cumsum(weights.double(), -1)
+    sums = weights.to(torch.float64, copy=True).cumsum_(-1)
     total = sums[:, -1]
     token = torch.searchsorted(sums, (stream * total).unsqueeze(-1), right=True).squeeze(-1)
     if weights.device.type != "cpu" or bool((token == vocabulary).any()):

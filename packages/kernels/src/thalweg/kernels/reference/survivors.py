@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from thalweg.kernels.reference.prefix import Filters, find_prefix
+from thalweg.kernels.reference.vocabulary_rows import first_places
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,21 +43,10 @@ def find_survivors(logits: Tensor, filters: Filters) -> Survivors:
     """Of logits float32 [n, V] after temperature, on the CPU."""
     num_rows, vocabulary = logits.shape
     prefix = find_prefix(logits, filters)
-    is_kept = _keep_first(logits.numpy(), prefix.last.numpy(), prefix.count.numpy())
-    counts = torch.from_numpy(np.count_nonzero(is_kept, axis=1))
+    flat, counts = first_places(logits, prefix.last, prefix.count)
+    kept = logits.reshape(-1)[flat].double()
+    if num_rows == 1:
+        return Survivors(torch.zeros_like(flat), flat, kept.sub_(prefix.log_total[0]).float(), counts)
     rows = torch.repeat_interleave(torch.arange(num_rows), counts)
-    flat = torch.from_numpy(np.flatnonzero(is_kept))
-    kept = logits.reshape(-1)[flat]
-    logprobs = (kept.double() - prefix.log_total.squeeze(1)[rows]).float()
+    logprobs = kept.sub_(prefix.log_total.squeeze(1)[rows]).float()
     return Survivors(rows, flat - rows * vocabulary, logprobs, counts)
-
-
-def _keep_first(logits: NDArray[np.float32], last: NDArray[np.float32], count: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """The first `count` [n, 1] of the order of logits [n, V], bool [n, V]; last: [n, 1], the last one's logit."""
-    is_kept = logits >= last
-    too_many = np.count_nonzero(is_kept, axis=1, keepdims=True) - count
-    if (too_many > 0).any():  # some of those that equal the last one have too high an id
-        equal = logits == last
-        room = np.count_nonzero(equal, axis=1, keepdims=True) - too_many
-        is_kept &= ~equal | (np.cumsum(equal, axis=1) <= room)
-    return is_kept

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from thalweg.kernels.reference.numerics import sum_last
@@ -18,17 +19,29 @@ PIECE_ELEMENTS = 1 << 17
 """Tokens that `in_pieces` takes at a time."""
 
 
+def rows_per_piece(vocabulary: int) -> int:
+    """How many rows `in_pieces` takes at a time."""
+    return max(1, PIECE_ELEMENTS // max(1, vocabulary))
+
+
 def in_pieces(function: Callable[..., Tensor], rows: Tensor, *others: Tensor) -> Tensor:
     """function(rows, *others) of rows [n, V] and others [n], some rows at a time on the CPU.
 
     It must treat every row by itself. Its intermediate results then stay in the processor's cache, and in memory that
     is at hand: large ones cost more in new pages than in arithmetic.
     """
-    count = max(1, PIECE_ELEMENTS // max(1, rows.shape[1]))
-    if rows.device.type != "cpu" or rows.shape[0] <= count:
+    num_rows, count = rows.shape[0], rows_per_piece(rows.shape[1])
+    if rows.device.type != "cpu" or num_rows <= count:
         return function(rows, *others)
-    pieces = [slice(start, start + count) for start in range(0, rows.shape[0], count)]
-    return torch.cat([function(rows[piece], *(other[piece] for other in others)) for piece in pieces])
+    result = None
+    for start in range(0, num_rows, count):
+        piece = slice(start, start + count)
+        part = function(rows[piece], *(other[piece] for other in others))
+        if result is None:
+            result = part.new_empty(num_rows, *part.shape[1:])
+        result[piece] = part
+    assert result is not None, "there is more than one piece"
+    return result
 
 
 def argmax_lowest(logits: Tensor) -> Tensor:
@@ -47,9 +60,13 @@ def log_softmax(logits: Tensor) -> Tensor:
 
 
 def _log_softmax(logits: Tensor) -> Tensor:
-    value = logits.double()
-    value = value - value.amax(-1, keepdim=True)
-    return value.sub_(torch.log(sum_last(torch.exp(value))).unsqueeze(-1)).float()
+    largest = logits.amax(-1, keepdim=True).double()
+
+    def shifted() -> Tensor:  # made twice: two of them at a time cost more in new pages than in arithmetic
+        return logits.to(torch.float64, copy=True).sub_(largest)
+
+    log_total = torch.log(sum_last(shifted().exp_())).unsqueeze(-1)
+    return shifted().sub_(log_total).float()
 
 
 def largest_values(logits: Tensor, count: int) -> Tensor:
@@ -76,6 +93,43 @@ def keep_first(values: Tensor, last: Tensor, count: Tensor | int) -> Tensor:
         return is_kept
     above, equal = values > last, values == last
     return above | (equal & (equal.cumsum(-1) <= count - above.sum(-1, keepdim=True)))
+
+
+def first_places(logits: Tensor, last: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
+    """What `keep_first` keeps, on the CPU: flat places int64 [S] in ascending order, and how many int64 [n] per row.
+
+    last: [n, 1]. count: int64 [n, 1].
+    """
+    values, bound, wanted = logits.numpy(), last.numpy(), count.numpy()
+
+    def places(mask: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        flat = np.flatnonzero(mask)
+        ends = np.searchsorted(flat, np.arange(mask.shape[0] + 1) * mask.shape[1])
+        return flat, ends[1:] - ends[:-1]
+
+    flat, counts = places(values >= bound)
+    if (counts > wanted[:, 0]).any():  # of those that equal the last one, some have too high an id
+        above, equal = values > bound, values == bound
+        room = wanted - np.count_nonzero(above, axis=1, keepdims=True)
+        flat, counts = places(above | (equal & (np.cumsum(equal, axis=1) <= room)))
+    return torch.from_numpy(flat), torch.from_numpy(counts)
+
+
+def leading(logits: Tensor, count: int) -> Tensor:
+    """Ids int64 [n, count] of the largest of logits [n, V] in their order, lower id first among equals."""
+    if logits.device.type != "cpu" or logits.dtype != torch.float32 or not 0 < count < logits.shape[1] // 2:
+        return descending(logits)[:, :count]
+    return in_pieces(lambda rows: _leading(rows, count), logits)
+
+
+def _leading(logits: Tensor, count: int) -> Tensor:
+    num_rows, vocabulary = logits.shape
+    last = largest_values(logits, count)[:, -1:]
+    flat, counts = first_places(logits, last, torch.full((num_rows, 1), count))
+    if bool((counts != count).any()):  # NaN is neither larger nor smaller
+        return descending(logits)[:, :count]
+    ids = flat.view(num_rows, count) - torch.arange(num_rows)[:, None] * vocabulary
+    return ids.gather(1, torch.sort(logits.gather(1, ids), dim=-1, descending=True, stable=True).indices)
 
 
 def descending(logits: Tensor) -> Tensor:
