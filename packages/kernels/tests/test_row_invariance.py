@@ -1,135 +1,43 @@
-"""Every op of the forward pass gives a row the same bits whatever stands beside it, and on one or two threads."""
+"""Every implementation for the CPU keeps what it declares: a row's bits are its own, in every run, on any threads."""
 
 from __future__ import annotations
 
+import itertools
+
+import kernels_testing.attention_rows
+import kernels_testing.cache_rows
+import kernels_testing.forward_rows
+import kernels_testing.sampling_rows  # noqa: F401
 import pytest
 import torch
+from kernels_testing.row_cases import CARRIERS, CASES, Op, RowCase, random
+from torch import Tensor
 
-from thalweg.kernels import bind
-from thalweg.kernels.testing import rows_that_depend_on_the_batch
+from thalweg.kernels import Implementation, bind, default_registry
+from thalweg.kernels.testing import RowCall, broken_promises
 
 ops = bind("cpu", batch_invariant=True)
-ROWS = 65
-FEW = (1, 2, 3, 4, 5, 7, 8, 15, 16, 17, 31, 32, 33, 48, 63, 64)
-CARRIERS = [torch.float32, torch.float64]
-carrier = pytest.mark.parametrize("dtype", [*CARRIERS, torch.bfloat16], ids=["float32", "float64", "bfloat16"])
+
+NOT_BY_ROW = {
+    "choose_replicas": "by contract, the place of a row in the batch decides which copy of an expert it takes",
+    "inverse_frequencies": "has no rows",
+    "redistribute": "shares one budget out among the whole batch",
+}
+"""Ops that are not tried here, and why."""
 
 
-def random(*shape: int, dtype: torch.dtype = torch.float64, seed: int = 0, scale: float = 1.0) -> torch.Tensor:
-    generator = torch.Generator().manual_seed(seed + 1000 * len(shape) + shape[-1])
-    return (scale * torch.randn(*shape, generator=generator, dtype=torch.float64)).to(dtype)
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.label)
+def test_an_implementation_for_the_cpu_keeps_what_it_declares(case: RowCase) -> None:
+    implementations = default_registry().implementations(case.op, "cpu")
+    assert all(implementation.batch_invariant for implementation in implementations)
+    for implementation in implementations:
+        assert case.broken_promises(implementation) == [], implementation.label
 
 
-@pytest.mark.parametrize("dtype", CARRIERS)
-@pytest.mark.parametrize(
-    ("depth", "width"),
-    [(64, 256), (256, 24), (256, 128), (256, 513), (1280, 64), (5120, 40), (64, 1), (768, 1), (5376, 1), (768, 2)],
-)
-def test_a_matmul_row_is_independent_of_the_batch(dtype: torch.dtype, depth: int, width: int) -> None:
-    x, weight = random(ROWS, depth, dtype=dtype), random(width, depth, dtype=dtype, seed=1)
-    assert rows_that_depend_on_the_batch(lambda ids: ops.matmul(x[ids], weight), ROWS) == []
-
-
-@carrier
-@pytest.mark.parametrize("width", [31, 256, 5120, 20480])
-def test_a_norm_row_is_independent_of_the_batch(dtype: torch.dtype, width: int) -> None:
-    x, weight = random(ROWS, width, dtype=dtype), random(width, dtype=dtype)
-    assert rows_that_depend_on_the_batch(lambda ids: ops.rms_norm(x[ids], weight, 1e-20), ROWS, FEW) == []
-
-
-@carrier
-def test_a_rotated_row_is_independent_of_the_batch(dtype: torch.dtype) -> None:
-    positions = torch.arange(ROWS) * 977
-    frequencies = ops.inverse_frequencies(64, 10000.0)
-    x = random(ROWS, 4, 96, dtype=dtype)
-
-    def compute(ids: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        cos, sin = ops.rope_table(positions[ids], frequencies)
-        return cos, sin, ops.apply_rope(x[ids], cos, sin), ops.apply_rope(x[ids][:, 0], cos, sin, inverse=True)
-
-    assert rows_that_depend_on_the_batch(compute, ROWS) == []
-
-
-@carrier
-@pytest.mark.parametrize("hidden", [64, 256])
-def test_hyper_connection_rows_are_independent_of_the_batch(dtype: torch.dtype, hidden: int) -> None:
-    streams = 4
-    x, y = random(ROWS, streams, hidden, dtype=dtype), random(ROWS, hidden, dtype=dtype)
-    fn = random(24, streams * hidden, scale=0.05)
-    scale, base = random(3), random(24)
-    carrier_dtype = torch.float32 if dtype == torch.bfloat16 else dtype
-
-    def compute(ids: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        z = ops.hc_mixes(x[ids].to(carrier_dtype), fn.to(carrier_dtype), 1e-20)
-        pre, post, comb = ops.hc_coefficients(z, scale, base, streams, 20, 1e-6)
-        return z, pre, post, comb, ops.hc_collapse(x[ids], pre), ops.hc_expand(x[ids], y[ids], post, comb)
-
-    assert rows_that_depend_on_the_batch(compute, ROWS, (1, 2, 3, 5, 16, 17, 33)) == []
-
-
-@pytest.mark.parametrize("dtype", CARRIERS)
-@pytest.mark.parametrize("streams", [2, 7, 8, 16])
-def test_coefficients_of_many_streams_are_independent_of_the_batch(dtype: torch.dtype, streams: int) -> None:
-    width = (2 + streams) * streams
-    z, scale, base = random(20, width, dtype=dtype), random(3), random(width)
-
-    def compute(ids: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        return tuple(ops.hc_coefficients(z[ids], scale, base, streams, 20, 1e-6))
-
-    assert rows_that_depend_on_the_batch(compute, 20, (1, 2, 3, 17)) == []
-
-
-@pytest.mark.parametrize("dtype", CARRIERS)
-@pytest.mark.parametrize("experts", [8, 128, 384])
-def test_routing_of_a_row_is_independent_of_the_batch(dtype: torch.dtype, experts: int) -> None:
-    logits, bias = random(ROWS, experts, dtype=dtype, scale=4), random(experts, scale=0.1)
-
-    def compute(ids: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        scores = ops.gate_scores(logits[ids])
-        return (scores, *ops.route(scores, bias, 6, 1.5))
-
-    assert rows_that_depend_on_the_batch(compute, ROWS) == []
-
-
-@carrier
-@pytest.mark.parametrize("width", [33, 64, 128])
-def test_a_swiglu_row_is_independent_of_the_batch(dtype: torch.dtype, width: int) -> None:
-    gate, up, weights = random(ROWS, width, dtype=dtype, scale=5), random(ROWS, width, dtype=dtype), random(ROWS)
-    assert rows_that_depend_on_the_batch(lambda ids: ops.swiglu(gate[ids], up[ids], 10.0, weights[ids]), ROWS) == []
-
-
-@carrier
-def test_an_engram_row_is_independent_of_the_batch(dtype: torch.dtype) -> None:
-    x, keys, value = (random(ROWS, 4, 256, dtype=dtype, seed=i) for i in range(3))
-    q_weight, k_weight = random(4, 256), random(4, 256, seed=9)
-
-    def compute(ids: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        gate = ops.engram_gate(x[ids], keys[ids], q_weight, k_weight, 1e-20)
-        return gate, ops.engram_apply(x[ids], value[ids][:, 0], gate)
-
-    assert rows_that_depend_on_the_batch(compute, ROWS, FEW) == []
-
-
-@pytest.mark.parametrize("name", ["fake_mxfp8", "fake_mxfp4", "fake_fp4_e4m3"])
-@carrier
-def test_a_cast_row_is_independent_of_the_batch(dtype: torch.dtype, name: str) -> None:
-    x = random(ROWS, 96, dtype=dtype) * torch.logspace(-20, 20, ROWS, dtype=torch.float64).unsqueeze(-1).to(dtype)
-    assert rows_that_depend_on_the_batch(lambda ids: getattr(ops, name)(x[ids]), ROWS, FEW) == []
-
-
-@pytest.mark.parametrize("dtype", CARRIERS)
-@pytest.mark.parametrize(("heads", "dim"), [(4, 64), (8, 32), (16, 128)])
-def test_attention_of_a_row_is_independent_of_the_batch(dtype: torch.dtype, heads: int, dim: int) -> None:
-    width, rows = 72, 40
-    q, keys, sink = random(rows, heads, dim, dtype=dtype), random(200, dim, dtype=dtype), random(heads, dtype=dtype)
-    generator = torch.Generator().manual_seed(5)
-    indices = torch.randint(-40, 200, (rows, width), generator=generator).clamp(min=-1).to(torch.int32)
-    indices[3] = -1
-
-    def compute(ids: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        return tuple(ops.sparse_attention_stats(q[ids], keys, indices[ids], sink, dim**-0.5))
-
-    assert rows_that_depend_on_the_batch(compute, rows, FEW[:-4]) == []
+def test_every_op_is_tried_or_has_no_rows() -> None:
+    tried = {case.op for case in CASES}
+    assert tried.isdisjoint(NOT_BY_ROW)
+    assert tried | NOT_BY_ROW.keys() == set(default_registry().ops)
 
 
 @pytest.mark.parametrize("dtype", CARRIERS)
@@ -144,55 +52,131 @@ def test_attention_does_not_depend_on_where_the_keys_lie(dtype: torch.dtype, shi
 
 @pytest.mark.parametrize("dtype", CARRIERS)
 @pytest.mark.parametrize(("groups", "dim"), [(8, 32), (32, 128), (4, 32)])
-def test_indexer_scores_depend_on_the_query_and_its_own_keys_only(dtype: torch.dtype, groups: int, dim: int) -> None:
-    rows = 48
-    q, weights, keys = (
-        random(rows, groups, dim, dtype=dtype),
-        random(rows, groups, dtype=dtype),
-        random(300, dim, dtype=dtype),
-    )
-    begin = torch.tensor([0, 100, 37, 100] * 12)
-    end = begin + 1 + torch.arange(rows) * 4 % 190
-    widest = int((end - begin).max())
-
-    def compute(ids: torch.Tensor) -> torch.Tensor:
-        scores = ops.indexer_scores(q[ids], weights[ids], keys, begin[ids], end[ids])
-        return torch.nn.functional.pad(scores, (0, widest - scores.shape[1]), value=-torch.inf)
-
-    assert rows_that_depend_on_the_batch(compute, rows, FEW[:-3]) == []
-    alone = torch.cat((random(5, dim, dtype=dtype, seed=4), keys[37:200]))
-    moved = ops.indexer_scores(q[2:3], weights[2:3], alone, torch.tensor([5]), torch.tensor([5 + int(end[2]) - 37]))
-    assert torch.equal(moved[0], compute(torch.tensor([2]))[0, : moved.shape[1]])
+def test_indexer_scores_do_not_depend_on_where_the_keys_lie(dtype: torch.dtype, groups: int, dim: int) -> None:
+    q, weights, keys = (random(1, *shape, dtype=dtype) for shape in ((groups, dim), (groups,), (300, dim)))
+    moved = torch.cat((random(5, dim, dtype=dtype, seed=4), keys[0, 37:200]))
+    begin, end = torch.tensor([37]), torch.tensor([180])
+    expected = ops.indexer_scores(q, weights, keys[0], begin, end)
+    assert torch.equal(ops.indexer_scores(q, weights, moved, begin - 32, end - 32), expected)
 
 
-def test_selection_of_a_row_is_independent_of_the_batch() -> None:
-    scores = random(ROWS, 120, dtype=torch.bfloat16).double()
-    visible = torch.arange(ROWS) * 2 % 121
-
-    def compute(ids: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        blocks = ops.select_candidate_blocks(ops.block_scores(scores[ids], visible[ids], 8), visible[ids], 8, 6)
-        restricted = ops.restrict_to_blocks(scores[ids], blocks, 8)
-        return blocks, restricted, ops.select_topk(restricted, visible[ids], 16)
-
-    assert rows_that_depend_on_the_batch(compute, ROWS, FEW) == []
+calls = itertools.count()
 
 
-@pytest.mark.parametrize("vocabulary", [64, 1000, 9001])
-def test_sampling_of_a_row_is_independent_of_the_batch(vocabulary: int) -> None:
-    rows = 33
-    logits = random(rows, vocabulary, dtype=torch.float32, scale=3)
-    temperature = torch.tensor([0.0, 0.7, 1.0] * 11)
-    top_p = torch.tensor([1.0, 0.9, 0.5, 1.0] * 9)[:rows]
-    top_k = torch.tensor([-1, 5, 40, -1, -1] * 7)[:rows]
-    min_p = torch.tensor([0.0, 0.0, 0.02, 0.3] * 9)[:rows]
-    seeds, positions = torch.arange(rows) * 7919 - 3, torch.arange(rows)
+def grows(x: Tensor, weight: Tensor) -> Tensor:
+    return ops.matmul(x, weight) + next(calls)
 
-    def compute(ids: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        rest = (temperature[ids], top_p[ids], top_k[ids], min_p[ids])
-        return (
-            ops.filtered_logprobs(logits[ids], *rest),
-            ops.sample_tokens(logits[ids], *rest, seeds[ids], positions[ids]),
-            ops.log_softmax(logits[ids]),
-        )
 
-    assert rows_that_depend_on_the_batch(compute, rows, (1, 2, 3, 17, 32)) == []
+def forgets_columns(x: Tensor, weight: Tensor) -> Tensor:
+    product = torch.empty(x.shape[0], weight.shape[0])
+    product[:, 1:] = ops.matmul(x, weight[1:])
+    return product
+
+
+def wears_the_weight(x: Tensor, weight: Tensor) -> Tensor:
+    return ops.matmul(x, weight.mul_(0.5))
+
+
+def splits_by_threads(x: Tensor, weight: Tensor) -> Tensor:
+    parts = 2 * torch.get_num_threads() - 1
+    return sum(ops.matmul(some, of) for some, of in zip(x.chunk(parts, 1), weight.chunk(parts, 1), strict=True))
+
+
+def library_product(x: Tensor, weight: Tensor) -> Tensor:
+    return x @ weight.t()
+
+
+def scaled_by_the_batch(x: Tensor, weight: Tensor) -> Tensor:
+    return ops.matmul(x / x.abs().max(), weight)
+
+
+def divided_by_their_number(x: Tensor, weight: Tensor) -> Tensor:
+    return ops.matmul(x, weight) / x.shape[0]
+
+
+def mixed_with_the_row_before(x: Tensor, weight: Tensor) -> Tensor:
+    product = ops.matmul(x, weight)
+    return product + 1e-6 * product.roll(1, 0)
+
+
+def split_by_their_number(x: Tensor, weight: Tensor) -> Tensor:
+    """As a kernel does that gives a small batch to more processors, by parts of the sum."""
+    parts = 4 if x.shape[0] <= 16 else 1
+    return sum(ops.matmul(some, of) for some, of in zip(x.chunk(parts, 1), weight.chunk(parts, 1), strict=True))
+
+
+UNSTEADY = [grows, forgets_columns, wears_the_weight, splits_by_threads]
+SOCIABLE = [
+    library_product,
+    scaled_by_the_batch,
+    divided_by_their_number,
+    mixed_with_the_row_before,
+    split_by_their_number,
+]
+
+
+def declaring(function: Op, **promises: bool) -> Implementation:
+    return Implementation(op="matmul", backend="cpu", provider="tilelang", function=function, **promises)
+
+
+def example() -> RowCall:
+    x, weight = random(65, 256, dtype=torch.float32), random(40, 256, dtype=torch.float32)
+    own = weight.clone()
+
+    def call(op: Op, ids: Tensor) -> Tensor:
+        result: Tensor = op(x[ids], own)
+        return result
+
+    return call
+
+
+@pytest.mark.parametrize("function", UNSTEADY)
+def test_an_implementation_that_is_not_deterministic_is_found_out(function: Op) -> None:
+    broken = broken_promises(declaring(function, deterministic=True), example())
+    assert broken
+    assert all(each.startswith("not deterministic: ") for each in broken)
+
+
+@pytest.mark.parametrize("function", SOCIABLE)
+def test_an_implementation_that_is_not_batch_invariant_is_found_out(function: Op) -> None:
+    broken = broken_promises(declaring(function, deterministic=True, batch_invariant=True), example())
+    assert any(each.startswith("not batch-invariant: ") for each in broken)
+
+
+def test_an_op_that_looks_at_the_place_of_a_row_is_found_out() -> None:
+    ids, copies = torch.arange(12).view(4, 3), torch.arange(24).view(12, 2)
+    chooser = default_registry().select("choose_replicas", "cpu")
+    broken = broken_promises(chooser, lambda op, rows: op(ids[rows], copies, torch.full((12,), 2), 0), 4)
+    assert "not batch-invariant: reversed, 1 threads" in broken
+
+
+@pytest.mark.parametrize("function", [*UNSTEADY, *SOCIABLE])
+def test_nobody_is_held_to_what_he_does_not_declare(function: Op) -> None:
+    assert broken_promises(declaring(function), example()) == []
+    if function in SOCIABLE[1:]:  # the library's product also depends on the number of threads
+        assert broken_promises(declaring(function, deterministic=True), example()) == []
+
+
+@pytest.mark.parametrize("threads", [(1,), (1, 2)])
+def test_an_honest_one_passes(threads: tuple[int, ...]) -> None:
+    honest = declaring(ops.matmul, deterministic=True, batch_invariant=True)
+    assert broken_promises(honest, example(), threads=threads) == []
+
+
+@pytest.mark.gpu
+def test_rows_on_a_device_are_checked_there(cuda: torch.device) -> None:
+    x = random(65, 256, dtype=torch.float32).to(cuda)
+
+    def summed_by_atomics(x: Tensor) -> Tensor:
+        """In the order in which the device happens to come by."""
+        column = torch.arange(x.shape[1], device=x.device) % 2
+        return torch.zeros(x.shape[0], 2, device=x.device).index_add_(1, column, x.repeat(1, 1))
+
+    def call(op: Op, ids: Tensor) -> Tensor:
+        result: Tensor = op(x[ids])
+        return result
+
+    promises = {"deterministic": True, "batch_invariant": True}
+    assert broken_promises(declaring(torch.nn.functional.relu, **promises), call, device="cuda") == []
+    assert broken_promises(declaring(lambda rows: rows - rows.mean(), **promises), call, device="cuda")
+    assert broken_promises(declaring(summed_by_atomics, **promises), call, device="cuda")
