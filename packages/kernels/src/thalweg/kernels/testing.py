@@ -143,7 +143,7 @@ def _batches(num_rows: int, counts: Sequence[int] | None) -> dict[str, Tensor]:
     return {
         **{f"{count} rows": everything[:count] for count in (counts or range(1, num_rows + 1))},
         **{f"row {row} alone": everything[row : row + 1] for row in range(1, num_rows, 1 + num_rows // 4)},
-        "shuffled": torch.randperm(num_rows, generator=torch.Generator().manual_seed(num_rows)),
+        "shuffled": torch.randperm(num_rows, generator=torch.Generator().manual_seed(num_rows), device="cpu"),
         "reversed": everything.flip(0),
         "one row repeated": everything[middle].expand(17),
         "3 rows, padded to 16": torch.cat((few, everything[:1].expand(16 - few.shape[0]))),
