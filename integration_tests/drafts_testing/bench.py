@@ -125,9 +125,7 @@ class Bench:
             check_lengths=True,
         )
         tokenizer = make_tokenizer(tables.vocab_size, setup.num_spaced)
-        limits = Limits(
-            tables.vocab_size, config.max_model_len, BLOCK, num_blocks, setup.sampling.token_blacklist
-        )
+        limits = Limits(tables.vocab_size, config.max_model_len, BLOCK, num_blocks, setup.sampling.token_blacklist)
         self.engine = LLMEngine(
             self.scheduler,
             runner,
