@@ -1,0 +1,134 @@
+"""Requests on the recorded model or a random one, served by a whole engine in exact arithmetic."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Any
+
+import numpy as np
+
+from rollback_testing.models import TINY_A, tiny_a
+from thalweg.engine import EngineConfig, SamplingParams, build_engine
+from thalweg.engine.statistics import StepRecord
+from thalweg.interfaces import RequestOutput, StepKind
+from thalweg.model import DraftNetwork, Model, small_config, write_random_checkpoint
+from thalweg.scheduler import Scheduler
+
+Request = tuple[Sequence[int], SamplingParams]
+SIZES: dict[str, Any] = {"max_num_seqs": 8, "max_model_len": 200, "stop_preempted_request": False}
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A model with draft layers, in exact arithmetic."""
+
+    path: str
+    model: Model
+    network: DraftNetwork
+
+
+@cache
+def recorded() -> Checkpoint:
+    """Window 16, blocks of three drafts, 256 tokens."""
+    return Checkpoint(str(TINY_A), *tiny_a())
+
+
+@cache
+def random_checkpoint() -> Checkpoint:
+    """Two layers and one draft layer with blocks of five drafts."""
+    path = Path(mkdtemp()) / "checkpoint"
+    layers: dict[str, Any] = {
+        "num_hidden_layers": 2,
+        "compress_ratios": [2, 1],
+        "kv_source_layer_ids": [0, 1],
+        "index_source_layer_ids": [0, 1],
+        "candidate_source_layer_id": 1,
+        "engram_layer_ids": [1],
+        "num_nextn_predict_layers": 1,
+        "dspark_block_size": 5,
+        "dspark_target_layer_ids": [0, 1],
+    }
+    write_random_checkpoint(path, small_config(**layers), seed=9)
+    model = Model.load(path)
+    return Checkpoint(str(path), model, DraftNetwork.load(path, model))
+
+
+@dataclass
+class Served:
+    """Final outputs in the order of the requests, and what happened on the way."""
+
+    finals: list[RequestOutput]
+    num_held: int = 0
+    """Drafts accepted."""
+    num_refused: int = 0
+    num_chunks: int = 0
+    """Prefill rows that did not end their prompt."""
+    verify_lengths: tuple[int, ...] = ()
+
+    @property
+    def num_preemptions(self) -> int:
+        return sum(output.metrics.num_preemptions for output in self.finals if output.metrics)
+
+    def see(self, record: StepRecord) -> None:
+        outcome, plan = record.outcome, record.plan
+        if plan.kind is StepKind.DECODE and plan.sequence_ids.size:
+            self.num_held += int((outcome.num_accepted - 1).clip(0).sum())
+            self.num_refused += int((outcome.num_verified - outcome.num_accepted).clip(0).sum())
+            self.verify_lengths += tuple(outcome.num_verified.tolist())
+        elif plan.sequence_ids.size:
+            self.num_chunks += int((plan.context_lengths < plan.committed_lengths).sum())
+
+
+def serve(
+    checkpoint: Checkpoint,
+    requests: Sequence[Request],
+    *,
+    step_times: Sequence[tuple[int, float]] = (),
+    core: Callable[..., Any] = Scheduler,
+    **options: Any,
+) -> Served:
+    """core: makes the scheduler. options: of the engine."""
+    config = EngineConfig.build(environ={}, model=checkpoint.path, check_lengths=True, **(SIZES | options))
+    network = None if config.speculation.draft_length == 0 else checkpoint.network
+    served = Served([])
+    with build_engine(
+        config, model=checkpoint.model, draft_network=network, step_times=step_times, core=core
+    ) as engine:
+        engine.statistics.on_step(served.see)
+        for number, (prompt, params) in enumerate(requests):
+            engine.add_request(str(number), list(prompt), params)
+        finals: dict[str, RequestOutput] = {}
+        while engine.has_unfinished():
+            finals |= {output.request_id: output for output in engine.step() if output.finished}
+        assert engine.failure is None, engine.failure
+    served.finals = [finals[str(number)] for number in range(len(requests))]
+    return served
+
+
+def text(seed: int, vocab_size: int, length: int) -> list[int]:
+    """Tokens without the special ones at the beginning of the vocabulary."""
+    return np.random.default_rng(seed).integers(5, vocab_size - 20, length).tolist()
+
+
+def cutting(size: int) -> Callable[..., Any]:
+    """Makes schedulers whose prefill chunks end at every multiple of `size`, as a store's checkpoints would have it."""
+    return lambda *args, **options: _CuttingScheduler(Scheduler(*args, **options), size)
+
+
+class _CuttingScheduler:
+    """A scheduler that cuts the prompts of its sequences."""
+
+    def __init__(self, scheduler: Scheduler, size: int) -> None:
+        self._scheduler = scheduler
+        self._size = size
+
+    def add(self, token_ids: Any, **options: Any) -> Any:
+        checkpoints = tuple(range(self._size, len(token_ids), self._size))
+        return self._scheduler.add(token_ids, **options, checkpoints=checkpoints)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._scheduler, name)

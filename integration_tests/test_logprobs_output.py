@@ -1,0 +1,107 @@
+"""What is reported of output tokens is what a whole forward pass over prompt and output says, however it was served."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import pytest
+
+from logprobs_testing.forward import assert_reported, text_logits
+from logprobs_testing.serving import Checkpoint, Request, Served, random_checkpoint, recorded, serve, text
+from thalweg.engine import SamplingParams
+
+NUM_TOKENS = 10
+STEP_TIMES = tuple((size, 10.0 + 2 * size) for size in range(1, 49))
+DRAFTED: dict[str, dict[str, Any]] = {
+    "no drafts": {"draft_length": 0},
+    "rejection": {"verification": "rejection"},
+    "rejection, overlapping": {"verification": "rejection", "async_scheduling": True},
+    "coupled": {"verification": "coupled"},
+    "coupled, overlapping, one draft": {"verification": "coupled", "async_scheduling": True, "draft_length": 1},
+    "rejection, lengths vary": {"variable_length": True, "step_times": STEP_TIMES},
+    "coupled, overlapping, lengths vary": {
+        "verification": "coupled",
+        "async_scheduling": True,
+        "variable_length": True,
+        "step_times": STEP_TIMES,
+    },
+    "recomputed": {"verification": "coupled", "async_scheduling": True, "num_blocks": 5, "prefill_interval_all": 2},
+    "chunks": {
+        "verification": "coupled",
+        "async_scheduling": True,
+        "chunked_prefill": True,
+        "max_num_batched_tokens": 128,
+    },
+}
+
+
+@cache
+def requests(vocab_size: int) -> list[Request]:
+    """Greedy and drawn, of prompts shorter and longer than windows and blocks; one asks for other lengths of lists."""
+    made: list[Request] = []
+    for number, length in enumerate((1, 20, 124, 40, 128, 7, 3, 90)):
+        params = SamplingParams(
+            max_tokens=NUM_TOKENS,
+            seed=number,
+            temperature=(0.0, 0.7, 1.2)[number % 3],
+            top_p=(1.0, 0.8)[number % 2],
+            ignore_eos=True,
+            logprobs=(5, 0, 1, 20, vocab_size, 5, None, 2)[number],
+        )
+        made.append((text(number, vocab_size, length), params))
+    return made
+
+
+def check(checkpoint: Checkpoint, asked: Sequence[Request], served: Served) -> None:
+    """Every output of every request against its own forward pass."""
+    outputs = [(request, said) for request, output in zip(asked, served.finals, strict=True) for said in output.outputs]
+    logits = text_logits(checkpoint.model, [(*prompt, *said.token_ids) for (prompt, _), said in outputs])
+    for ((prompt, params), said), rows in zip(outputs, logits, strict=True):
+        if params.logprobs is None:
+            assert said.logprobs is None
+            continue
+        before = rows[len(prompt) - 1 : -1].double().log_softmax(-1)
+        assert len(said.token_ids) == params.max_tokens
+        assert_reported(said.logprobs, said.token_ids, list(before), params.logprobs, (len(prompt), said.index))
+
+
+@pytest.mark.parametrize("way", DRAFTED)
+def test_they_are_the_models_own(way: str) -> None:
+    asked = requests(256)
+    served = serve(recorded(), asked, **DRAFTED[way])
+    check(recorded(), asked, served)
+    assert bool(served.num_held) == (way != "no drafts")
+    assert bool(served.num_preemptions) == (way == "recomputed")
+    assert bool(served.num_chunks) == (way == "chunks")
+    if "vary" in way:
+        assert len(set(served.verify_lengths)) > 2
+
+
+@pytest.mark.parametrize("way", ["rejection, overlapping", "coupled"])
+def test_they_are_of_another_model_too(way: str) -> None:
+    checkpoint = random_checkpoint()
+    asked = requests(checkpoint.model.config.vocab_size)[:4]
+    check(checkpoint, asked, serve(checkpoint, asked, **DRAFTED[way]))
+
+
+@pytest.mark.parametrize("way", ["rejection", "coupled, overlapping, one draft", "recomputed"])
+def test_every_output_of_a_request_has_its_own(way: str) -> None:
+    several = [
+        (prompt, replace(params, n=3, temperature=0.9, logprobs=4, max_tokens=6))
+        for prompt, params in requests(256)[:2]
+    ]
+    served = serve(recorded(), several, **DRAFTED[way])
+    check(recorded(), several, served)
+    assert all(len({said.token_ids for said in output.outputs}) == 3 for output in served.finals)
+
+
+def test_without_drafts_neighbours_and_chunks_they_are_equal_bit_for_bit() -> None:
+    """Not only to the tolerance: a row of logits does not depend on what is computed with it."""
+    asked = [request for request in requests(256) if request[1].temperature == 0]
+    expected = serve(recorded(), asked, draft_length=0, async_scheduling=False).finals
+    for way in ("rejection, overlapping", "coupled, overlapping, lengths vary", "chunks"):
+        for ours, theirs in zip(serve(recorded(), asked, **DRAFTED[way]).finals, expected, strict=True):
+            assert ours.outputs == theirs.outputs, way

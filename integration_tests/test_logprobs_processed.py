@@ -1,0 +1,84 @@
+"""In processed mode what is reported is what the token was drawn from: masks, penalties, temperature and filters."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from logprobs_testing.forward import assert_reported, text_logits
+from logprobs_testing.plain import processed, shaped
+from logprobs_testing.serving import Request, recorded, serve, text
+from thalweg.engine import SamplingParams
+from thalweg.engine.tokenizer import Tokenizer
+
+NUM_TOKENS = 12
+OPTIONS: tuple[dict[str, Any], ...] = (
+    {"temperature": 0.7},
+    {"temperature": 1.0, "top_p": 0.9},
+    {"temperature": 1.5, "top_k": 12},
+    {"temperature": 0.9, "min_p": 0.05},
+    {"temperature": 1.2, "top_p": 0.8, "top_k": 20, "min_p": 0.01},
+    {"temperature": 0.8, "repetition_penalty": 1.4, "presence_penalty": 0.6, "frequency_penalty": -0.3},
+    {"temperature": 0.9, "logit_bias": {9: 4.0, 30: -100.0, 44: 2.5}, "top_p": 0.95},
+    {"temperature": 1.1, "min_tokens": 9, "stop_token_ids": (9, 10, 11, 12, 13), "ignore_eos": False, "top_p": 0.9},
+    {"temperature": 1.0, "forced_token_ids": (-1, 40, -1, -1, 41, 42, -1), "top_k": 3},
+    {"temperature": 0.0},
+    {"temperature": 0.0, "repetition_penalty": 1.8, "frequency_penalty": 1.0, "top_k": 5},
+)
+WAYS: dict[str, dict[str, Any]] = {
+    "no drafts": {"draft_length": 0},
+    "rejection": {"verification": "rejection"},
+    "coupled, overlapping": {"verification": "coupled", "async_scheduling": True},
+    "recomputed": {"verification": "coupled", "async_scheduling": True, "num_blocks": 5, "prefill_interval_all": 2},
+}
+
+
+def requests() -> list[Request]:
+    base = SamplingParams(max_tokens=NUM_TOKENS, ignore_eos=True, logprobs=6)
+    return [
+        (text(number, 256, (124, 9, 33)[number % 3]), replace(base, seed=number, **options))
+        for number, options in enumerate(OPTIONS)
+    ]
+
+
+def bad_word_requests() -> list[Request]:
+    """Words of what is said without them."""
+    plain = requests()[:4]
+    said = [output.outputs[0].text for output in serve(recorded(), plain, draft_length=0).finals]
+    return [
+        (prompt, replace(params, bad_words=(words[3:5], words[8:11]), logprobs=60))
+        for (prompt, params), words in zip(plain, said, strict=True)
+    ]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_they_are_the_filtered_log_softmax_of_what_a_whole_forward_pass_says(way: str) -> None:
+    asked = [*requests(), *bad_word_requests()]
+    finals = serve(recorded(), asked, logprobs_mode="processed", **WAYS[way]).finals
+    texts = [(*prompt, *output.outputs[0].token_ids) for (prompt, _), output in zip(asked, finals, strict=True)]
+    num_words = 0
+    for (prompt, params), output, rows in zip(asked, finals, text_logits(recorded().model, texts), strict=True):
+        said = output.outputs[0]
+        words = bad_words(params)
+        expected = [
+            processed(shaped(row, params, prompt, said.token_ids[:index], eos=1, bad_words=words), params)
+            for index, row in enumerate(rows[len(prompt) - 1 : -1])
+        ]
+        assert params.logprobs is not None
+        assert_reported(said.logprobs, said.token_ids, expected, params.logprobs, (way, params), params.is_greedy)
+        num_words += len(words)
+    assert num_words
+
+
+def bad_words(params: SamplingParams) -> list[list[int]]:
+    config = recorded().model.config
+    tokenizer = Tokenizer.from_file(
+        recorded().path,
+        bos_token_id=config.bos_token_id,
+        eos_token_id=config.eos_token_id,
+        pad_token_id=config.pad_token_id,
+        vocab_size=config.vocab_size,
+    )
+    return [tokenizer.encode(start + word, add_bos=False) for word in params.bad_words for start in ("", " ")]
