@@ -4,9 +4,24 @@ import numpy as np
 import pytest
 from engine_testing.bench import EOS, LETTERS, Bench, MakeBench, params
 from engine_testing.first_tokens import FirstTokens
+from numpy.typing import NDArray
 
 from thalweg.engine.statistics import StepRecord
 from thalweg.interfaces import RequestOutput, SamplingParams, StepKind
+
+
+class LoneRank:
+    """A group of one."""
+
+    rank, size = 0, 1
+
+    def all_reduce_min(self, values: NDArray[np.int32]) -> NDArray[np.int32]:
+        return values
+
+    all_reduce_max = all_reduce_min
+
+    def fail(self, reason: str) -> None:
+        raise AssertionError(reason)
 
 
 def sampled(n: int, **values: object) -> SamplingParams:
@@ -143,6 +158,13 @@ def test_only_the_last_chunk_of_a_prompt_fans_out(make_bench: MakeBench) -> None
     assert texts(bench.drain()["r"]) == ["abc", "cde", "xyz"]
     assert first.num_shared == [3]
     assert bench.engine.statistics.totals.num_prompt_tokens == 50
+
+
+def test_a_rank_of_a_group_steps_until_its_last_output_has_ended(make_bench: MakeBench) -> None:
+    bench = make_bench(communicator=LoneRank())
+    spell(bench, LETTERS[:12])
+    bench.engine.add_request("r", "z", sampled(12, max_tokens=3))
+    assert texts(bench.drain()["r"]) == [(LETTERS * 2)[i : i + 3] for i in range(12)]
 
 
 def test_several_prompts_of_one_step_fan_out_side_by_side(make_bench: MakeBench) -> None:

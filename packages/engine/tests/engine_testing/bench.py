@@ -18,6 +18,7 @@ from thalweg.engine.model_device import ModelDevice
 from thalweg.engine.model_inputs import ModelInputs
 from thalweg.engine.runner import StreamRunner
 from thalweg.engine.sample_stage import SampleStage, VerificationRule
+from thalweg.engine.sampling_config import SamplingConfig
 from thalweg.engine.timeline import Timeline
 from thalweg.engine.token_rows import CompressedVocabulary
 from thalweg.engine.tokenizer import Tokenizer
@@ -85,6 +86,7 @@ class Bench:
             communicator=communicator,
             timeline=timeline,
             step_times=StepTimeCurve(step_times) if step_times else None,
+            return_draws=self._stage_options.get("sampling", SamplingConfig()).return_draws,
         )
         self.finals: dict[str, RequestOutput] = {}
         self.history: list[RequestOutput] = []

@@ -1,5 +1,6 @@
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
@@ -130,6 +131,17 @@ def test_ends_of_requests_are_counted_by_reason(make_record: MakeRecord) -> None
     assert metrics["request_generation_tokens_count"] == 4
     assert metrics["time_to_first_token_seconds_sum"] == pytest.approx(2.02)
     assert metrics.value("time_to_first_token_seconds_bucket", le="0.025") == 1
+
+
+def test_outputs_of_one_prompt_count_each_for_itself(make_record: MakeRecord) -> None:
+    metrics = Metrics()
+    metrics.take_step(make_record(0, StepKind.PREFILL, query_lengths=[5], num_tokens=[1], num_sibling_tokens=2))
+    assert metrics["generation_tokens_total"] == 3
+    ended = final_output("stop")
+    metrics.take_finished([replace(ended, outputs=(*ended.outputs, CompletionOutput(1, "", (), None, "length", None)))])
+    for reason in ("stop", "length"):
+        assert metrics.value("request_success_total", finished_reason=reason) == 1
+    assert metrics["e2e_request_latency_seconds_count"] == 1
 
 
 def test_two_engines_of_one_process_do_not_meet(make_record: MakeRecord) -> None:

@@ -80,7 +80,7 @@ class PostProcessor:
         for output in step.ended:
             self._table.forget_sequence(output)
         for request in step.changed.values():
-            if request.is_finished:
+            if request.finished_s is not None:
                 self._table.remove(request)
         return Processed(outputs, step.stopped_ids, tuple(step.first_token_s))
 
@@ -120,8 +120,7 @@ class PostProcessor:
                 step.close(request, output, statuses[row])
 
     def _show(self, request: RequestState, now_s: float) -> RequestOutput:
-        if request.finished_s is None and request.is_finished:
-            request.finished_s = now_s
+        request.note_finish(now_s)
         return request.show(has_draws=self._has_draws)
 
 

@@ -26,14 +26,16 @@ class RequestState:
     first_token_s: float | None = None
     """When the first of any output came."""
     finished_s: float | None = None
-
-    @property
-    def is_finished(self) -> bool:
-        return all(output.is_finished for output in self.outputs)
+    """When the last of all outputs ended; None = some go on."""
 
     @property
     def unfinished(self) -> list[OutputState]:
         return [output for output in self.outputs if not output.is_finished]
+
+    def note_finish(self, now_s: float) -> None:
+        """Remember that the request has finished, if it has."""
+        if self.finished_s is None and not self.unfinished:
+            self.finished_s = now_s
 
     def to_sample(self, output: OutputState, num_siblings: int = 0) -> SequenceToSample:
         """What the sampler must know now about the sequence of an output.
@@ -51,22 +53,27 @@ class RequestState:
 
     def show(self, *, has_draws: bool = False) -> RequestOutput:
         """The request as its user sees it now; has_draws: as `OutputState.show`."""
+        shown, num_tokens, num_preemptions, error = [], 0, 0, None
+        for output in self.outputs:
+            shown.append(output.show(has_draws=has_draws))
+            num_tokens += len(output.token_ids)
+            num_preemptions += output.num_preemptions
+            error = output.error if error is None else error
         first, last = self.first_token_s, self.finished_s
-        outputs = tuple([output.show(has_draws=has_draws) for output in self.outputs])
         return RequestOutput(
             request_id=self.request_id,
             prompt=self.prompt,
             prompt_token_ids=self.prompt_token_ids,
             prompt_logprobs=None if self.params.prompt_logprobs is None else self.prompt_logprobs,
-            outputs=outputs,
-            finished=self.is_finished,
-            error=next((output.error for output in self.outputs if output.error is not None), None),
+            outputs=tuple(shown),
+            finished=last is not None,
+            error=error,
             metrics=RequestMetrics(
                 num_prompt_tokens=len(self.prompt_token_ids),
-                num_output_tokens=sum(len(output.token_ids) for output in outputs),
+                num_output_tokens=num_tokens,
                 time_to_first_token_s=None if first is None else first - self.arrival_s,
                 total_time_s=None if last is None else last - self.arrival_s,
-                num_preemptions=sum(output.num_preemptions for output in self.outputs),
+                num_preemptions=num_preemptions,
             ),
         )
 

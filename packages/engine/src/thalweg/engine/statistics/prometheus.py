@@ -92,10 +92,10 @@ class EngineMetrics:
         self._take_token_times(record)
 
     def take_finished(self, outputs: Sequence[RequestOutput]) -> None:
-        """Count requests that ended."""
+        """Count requests that ended, and their outputs."""
         for output in outputs:
-            reason = output.outputs[0].finish_reason if output.outputs else None
-            self._finished.add(1, reason or "error")
+            for reason in [completion.finish_reason for completion in output.outputs] or [None]:
+                self._finished.add(1, reason or "error")
         metrics = [output.metrics for output in outputs]
         times = [each.total_time_s for each in metrics if each.total_time_s is not None]
         self._request_time.observe(np.array(times))
@@ -169,7 +169,7 @@ class EngineMetrics:
         self._draft_faults = self._counter("spec_decode_draft_faults", "Wrong proposals of the drafter", "fault")
         self._steps = self._counter("steps", "Steps by kind", "kind")
         self._step_seconds = self._counter("step_seconds", "Time of steps by kind", "kind")
-        self._finished = self._counter("request_success", "Requests that ended, by reason", "finished_reason")
+        self._finished = self._counter("request_success", "Outputs that ended, by reason", "finished_reason")
 
     def _make_histograms(self) -> None:
         self._time_to_first_token = self._histogram("time_to_first_token_seconds", "From arrival", _SECONDS)
