@@ -28,6 +28,21 @@ def test_the_largest_logprobs_come_in_order_the_lower_id_first() -> None:
         assert ids.dtype == torch.int32
 
 
+@pytest.mark.parametrize("count", [1, 40, 700])
+def test_the_largest_of_long_rows_are_those_of_a_stable_sort(count: int) -> None:
+    generator = torch.Generator().manual_seed(count)
+    logprobs = torch.randn(6, 9000, generator=generator)
+    logprobs[1] = logprobs[1].round()
+    logprobs[2], logprobs[3, 20:] = -torch.inf, -torch.inf
+    logprobs[4, 5], logprobs[5, ::2], logprobs[5, 1::2] = torch.nan, 0.0, -0.0
+    expected = torch.sort(logprobs, dim=-1, descending=True, stable=True).indices[:, :count]
+    values, ids = ops.top_logprobs(logprobs, count)
+    is_number = [0, 1, 2, 3, 5]
+    assert torch.equal(ids[is_number].long(), expected[is_number])
+    assert torch.equal(values[is_number], logprobs.gather(1, expected)[is_number])
+    assert ids.shape == (6, count), "a row that is not numbers has some ids, too"
+
+
 def test_the_mass_below_a_token_counts_equals_up_to_its_own_id() -> None:
     ids = torch.tensor([0, 1, 2, 3, 4, -1, 5])
     got = ops.sum_smaller_probs(ROW.expand(7, -1), ids)

@@ -9,11 +9,13 @@ import torch
 from torch import Tensor
 
 from thalweg.kernels import Verification, bind
+from thalweg.kernels.reference.metadata import spread_queries
 from thalweg.kernels.reference.verification import ALPHA
 from thalweg.kernels.testing import VectorLoader
 
 GREEDY_UP_TO = 1.1e-5
 DRAFT_LENGTH = 5
+ROW_STRIDE = 10000019
 PAD = 63
 ops = bind("cpu", batch_invariant=True)
 
@@ -53,6 +55,15 @@ def step(vectors: VectorLoader) -> Step:
         read_slots=d["read_rows"][d["ftp"].long()] // DRAFT_LENGTH,
         seeds=seeds,
     )
+
+
+def test_rows_and_their_positions_are_expanded_as_recorded(step: Step) -> None:
+    d = step.recorded
+    sequence, place = spread_queries(step.lengths, len(d["row_to_req"]))
+    assert torch.equal(sequence, step.sequences)
+    assert torch.equal(place, d["local_step"].long())
+    assert torch.equal(place < step.lengths[sequence] - 1, d["is_verify"])
+    assert torch.equal(d["positions"].long()[sequence] + ROW_STRIDE * place, d["exp_positions"].long())
 
 
 def verify(step: Step, *, draw_greedy_rows: bool = False, name_certain: bool = False) -> Verification:

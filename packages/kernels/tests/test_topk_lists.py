@@ -25,6 +25,7 @@ def test_recorded_lists_are_aligned(vectors: VectorLoader) -> None:
     assert d["identity_rows"].tolist() == list(range(len(aligned))), "row i is read where it was written"
     found = ops.lookup_by_key(d["target_topk_index"], aligned, d["lookup_query"][:, 0])
     assert torch.equal(found, d["lookup_by_key"])
+    assert int(d["target_topk_index"].max()) < int(d["vocab"])
 
 
 @given(st.integers(0, 2**32), st.integers(1, 6), st.integers(1, 6))

@@ -87,9 +87,16 @@ def apply_penalties(
     amounts = torch.stack((repetition.float(), presence.float(), frequency.float()))
     if logits.device.type == "cpu":
         _penalise_listed(logits, output_counts, in_prompt, slots.long(), step_ids, amounts)
-        return
-    counts = _counts(output_counts, slots.long(), step_ids)
-    is_seen = (counts > 0) | in_prompt[slots.long()]
+    else:
+        penalise_rows(logits, output_counts, in_prompt, slots.long(), step_ids, amounts)
+
+
+def penalise_rows(
+    logits: Tensor, output_counts: Tensor, in_prompt: Tensor, slots: Tensor, step_ids: Tensor, amounts: Tensor
+) -> None:
+    """`apply_penalties` by arithmetic on whole rows; amounts: float32 [3, R] repetition, presence, frequency."""
+    counts = _counts(output_counts, slots, step_ids)
+    is_seen = (counts > 0) | in_prompt[slots]
     logits.copy_(torch.where(is_seen, _penalised(logits, counts, amounts[:, :, None]), logits))
 
 
@@ -110,7 +117,7 @@ def _penalised(logits: Tensor, counts: Tensor, amounts: Tensor) -> Tensor:
 def _penalise_listed(
     logits: Tensor, output_counts: Tensor, in_prompt: Tensor, slots: Tensor, step_ids: Tensor, amounts: Tensor
 ) -> None:
-    """`apply_penalties` on the CPU: finds the few tokens that were seen, some rows at a time."""
+    """The same on the CPU: finds the few tokens that were seen, some rows at a time."""
     vocabulary = logits.shape[1]
     has_penalties = (amounts != torch.tensor([[1.0], [0.0], [0.0]])).any(0)
     chosen, size = torch.nonzero(has_penalties).squeeze(1), rows_per_piece(vocabulary)
