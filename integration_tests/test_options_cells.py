@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import pytest
 
 from options_testing import rejection
 from options_testing.cells import OPTIONS, cells, check_cell, check_visible
+from options_testing.draws import drafted_draws, run_with_draws
 
 
 @pytest.mark.parametrize("row", OPTIONS)
@@ -20,3 +23,22 @@ def test_rejection_draws_other_tokens_than_coupled_draws_are() -> None:
 @pytest.mark.parametrize(("row", "mode"), cells())
 def test_a_cell_holds(row: str, mode: str) -> None:
     check_cell(row, mode)
+
+
+def test_draws_under_rejection_tell_how_likely_drafts_were_proposed_and_accepted() -> None:
+    run = run_with_draws("rejection")
+    num_accepted = 0
+    for draw, proposed, held in drafted_draws(run, is_greedy=False):
+        num_accepted += draw.draft_logprob is not None
+        assert draw.draft_logprob in (None, pytest.approx(proposed, abs=1e-4))
+        assert draw.accept_prob in (None, pytest.approx(held, abs=1e-4))
+    assert num_accepted > 30
+
+
+@pytest.mark.parametrize(("rule", "is_greedy"), [("rejection", True), ("coupled", True), ("coupled", False)])
+def test_draws_of_drafts_that_are_judged_by_equality_are_certain(
+    rule: Literal["rejection", "coupled"], is_greedy: bool
+) -> None:
+    draws = [draw for draw, _, _ in drafted_draws(run_with_draws(rule), is_greedy=is_greedy)]
+    found = {(draw.draft_logprob, draw.accept_prob) for draw in draws}
+    assert found == {(0.0, 1.0), (None, 0.0), (None, None)}

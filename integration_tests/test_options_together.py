@@ -8,6 +8,7 @@ from functools import cache
 import pytest
 
 from options_testing.mixes import make_mix, options_of
+from options_testing.reports import check_reports
 from options_testing.runs import Run
 from thalweg.interfaces import SamplingParams
 
@@ -25,6 +26,7 @@ def served(seed: int) -> tuple[Run, dict[int, str], str]:
 def test_random_options_in_one_batch_say_what_each_request_says_alone(seed: int) -> None:
     run, different, mix = served(seed)
     assert different == {}, (mix, [run.requests[number] for number in different])
+    check_reports(run)
 
 
 def test_the_mixes_hold_every_option_and_end_in_every_way() -> None:

@@ -133,6 +133,7 @@ class Bench:
             Admission(tokenizer, limits, seed=0),
             is_async=setup.is_async,
             step_times=StepTimeCurve(setup.step_times) if setup.is_timed else None,
+            return_draws=setup.sampling.return_draws,
         )
         self.records: list[StepRecord] = []
 

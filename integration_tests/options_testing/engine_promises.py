@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import pytest
 
-from options_testing.oracle import assert_logprobs, before_outputs, filtered, model_logprobs
+from options_testing.cases import TARGET
+from options_testing.oracle import assert_logprobs, filtered, logits_after, logits_before, mass_below
 from options_testing.promises import outputs_of
 from options_testing.runs import Run, differences
 
@@ -17,9 +18,9 @@ def logprobs_are_of_the_draw(run: Run, without: Run) -> None:
     for (request, output), said, before in zip(outputs_of(run), run.said, without.said, strict=True):
         prompt, params = request
         assert output.token_ids == before.token_ids
-        drawn_from = filtered(before_outputs(request, output), params)
+        drawn_from = filtered(logits_before(TARGET, request, output), params)
         assert_logprobs(output.logprobs, output.token_ids, drawn_from, params.logprobs)
-        read_from = filtered(model_logprobs(prompt)[:-1], params)
+        read_from = filtered(logits_after(TARGET, prompt[:-1]), params)
         assert_logprobs(said.prompt_logprobs, prompt[1:], read_from, params.prompt_logprobs)
 
 
@@ -32,22 +33,21 @@ def blacklist_is_never_said(run: Run, without: Run) -> None:
 def tokens_are_among_the_largest(run: Run, without: Run) -> None:
     count = run.setup.sampling.force_top_k
     for request, output in outputs_of(run):
-        for token_id, logprobs in zip(output.token_ids, before_outputs(request, output), strict=True):
-            assert int((logprobs > logprobs[token_id]).sum()) < count
+        for token_id, logits in zip(output.token_ids, logits_before(TARGET, request, output), strict=True):
+            assert int((logits > logits[token_id]).sum()) < count
 
 
 def draws_tell_of_the_draw(run: Run, without: Run) -> None:
-    """The mass below each token, and of drafts that they were accepted; tokens stay what they are."""
+    """The mass below each token; tokens stay what they are. Without drafts nothing was accepted."""
     for (request, output), final, before in zip(outputs_of(run), run.finals, without.said, strict=True):
         assert output.token_ids == before.token_ids
         draws = final.outputs[0].draws
         assert draws is not None
         assert len(draws) == len(output.token_ids)
-        probs = filtered(before_outputs(request, output), request[1]).exp()
-        for token_id, draw, row in zip(output.token_ids, draws, probs, strict=True):
-            below = (row < row[token_id]) | ((row == row[token_id]) & (row.new_tensor(range(len(row))) <= token_id))
-            assert draw.sum_smaller_probs == pytest.approx(float(row[below].sum()), abs=1e-5)
-            assert draw.accept_prob in (None, 0.0, 1.0)
+        drawn_from = filtered(logits_before(TARGET, request, output), request[1])
+        for token_id, draw, logprobs in zip(output.token_ids, draws, drawn_from, strict=True):
+            assert draw.sum_smaller_probs == pytest.approx(mass_below(logprobs, token_id), abs=1e-5)
+            assert (draw.draft_logprob, draw.accept_prob) == (None, None)
 
 
 def texts_are_those_of_single_requests(run: Run, without: Run) -> None:

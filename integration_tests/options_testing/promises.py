@@ -6,18 +6,21 @@ Every function takes the run with the option and the plain one without it.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from drafts_testing.bench import EOS, Request
-from options_testing.cases import TOKENIZER
-from options_testing.oracle import assert_logprobs, before_outputs, model_logprobs
+from options_testing.cases import TARGET, TOKENIZER
+from options_testing.oracle import assert_logprobs, logits_after, logits_before
 from options_testing.runs import Run, SaidOutput
 
 
 def outputs_have_own_seeds(run: Run, without: Run) -> None:
-    """n outputs in order, of which output 0 is that of n = 1; they differ from each other."""
-    for (_, params), said, alone in zip(run.requests, run.said, without.said, strict=True):
-        assert [output.index for output in said.outputs] == list(range(params.n))
-        assert said.token_ids == alone.token_ids
+    """n outputs in order, each as that of a request of its own with the next seed; they differ from each other."""
+    for (prompt, params), said in zip(run.requests, run.said, strict=True):
+        assert params.seed is not None
+        singles = [(prompt, replace(params, n=1, seed=params.seed + index)) for index in range(params.n)]
+        alone = [single.outputs[0] for single in Run(run.setup, singles).said]
+        assert said.outputs == tuple(replace(output, index=index) for index, output in enumerate(alone))
         assert len({output.token_ids for output in said.outputs}) == params.n
         assert said.usage[1] == sum(len(output.token_ids) for output in said.outputs)
 
@@ -25,15 +28,15 @@ def outputs_have_own_seeds(run: Run, without: Run) -> None:
 def tokens_are_among_top_k(run: Run, without: Run) -> None:
     for request, output in outputs_of(run):
         _, params = request
-        for token_id, logprobs in zip(output.token_ids, before_outputs(request, output), strict=True):
-            assert int((logprobs > logprobs[token_id]).sum()) < params.top_k or params.temperature == 0
+        for token_id, logits in zip(output.token_ids, logits_before(TARGET, request, output), strict=True):
+            assert int((logits > logits[token_id]).sum()) < params.top_k or params.temperature == 0
 
 
 def tokens_reach_min_p(run: Run, without: Run) -> None:
     for request, output in outputs_of(run):
         _, params = request
-        for token_id, logprobs in zip(output.token_ids, before_outputs(request, output), strict=True):
-            assert (logprobs[token_id] - logprobs.max()).exp() >= params.min_p * (1 - 1e-6)
+        for token_id, logits in zip(output.token_ids, logits_before(TARGET, request, output), strict=True):
+            assert (logits[token_id] - logits.max()).exp() >= params.min_p * (1 - 1e-6)
 
 
 def texts_are_cut_at_length(run: Run, without: Run) -> None:
@@ -87,13 +90,15 @@ def logprobs_are_the_models(run: Run, without: Run) -> None:
     """Whatever the token was drawn from, these are the model's own: token and alternatives, in order."""
     for (request, output), before in zip(outputs_of(run), without.said, strict=True):
         assert output.token_ids == before.token_ids
-        assert_logprobs(output.logprobs, output.token_ids, before_outputs(request, output), request[1].logprobs)
+        expected = logits_before(TARGET, request, output).double().log_softmax(-1)
+        assert_logprobs(output.logprobs, output.token_ids, expected, request[1].logprobs)
 
 
 def prompt_logprobs_are_the_models(run: Run, without: Run) -> None:
     for (prompt, params), said, before in zip(run.requests, run.said, without.said, strict=True):
         assert said.outputs == before.outputs
-        assert_logprobs(said.prompt_logprobs, prompt[1:], model_logprobs(prompt)[:-1], params.prompt_logprobs)
+        expected = logits_after(TARGET, prompt[:-1]).double().log_softmax(-1)
+        assert_logprobs(said.prompt_logprobs, prompt[1:], expected, params.prompt_logprobs)
 
 
 def tokens_are_forced(run: Run, without: Run) -> None:

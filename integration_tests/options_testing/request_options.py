@@ -41,7 +41,12 @@ def forced(number: int, params: SamplingParams, said: Said) -> SamplingParams:
 
 
 REQUEST_OPTIONS: dict[str, Option] = {
-    "n": Option(apply=varied(n=[3, 2, 4]), num_greedy=0, min_changed=6, promise=promises.outputs_have_own_seeds),
+    "n": Option(
+        apply=varied(n=[3, 2, 4], seed=[5, 2**64 - 1, 2**63]),
+        num_greedy=0,
+        min_changed=6,
+        promise=promises.outputs_have_own_seeds,
+    ),
     "temperature": Option(apply=varied(temperature=[0.3, 0.0, 2.0]), min_changed=5, num_greedy=0),
     "top_p": Option(apply=varied(top_p=[0.3, 0.6, 0.8])),
     "top_k": Option(apply=varied(top_k=[2, 4, 1]), promise=promises.tokens_are_among_top_k),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from options_testing.mixes import make_mix
+from options_testing.reports import check_reports
 
 FIRST, NUM_MIXES, BATCH, COUNT = 100, 200, 10, 15
 
@@ -13,5 +14,6 @@ FIRST, NUM_MIXES, BATCH, COUNT = 100, 200, 10, 15
 def test_random_options_in_one_batch_say_what_each_request_says_alone(first_seed: int) -> None:
     for seed in range(first_seed, first_seed + BATCH):
         mix = make_mix(seed, COUNT)
-        _, different = mix.differences()
+        run, different = mix.differences()
         assert different == {}, (seed, mix.way, mix.setup, [mix.requests[number] for number in different])
+        check_reports(run)
