@@ -192,6 +192,17 @@ def test_outputs_that_find_no_memory_share_the_prompt_once_more(bench: Bench) ->
     assert bench.engine.statistics.totals.num_prompt_tokens < 12 * 2
 
 
+def test_a_step_draws_for_no_more_outputs_than_could_run(make_bench: MakeBench) -> None:
+    bench = make_bench()
+    first = spell(bench, LETTERS[:4])
+    for index in range(4):
+        bench.engine.add_request(f"{index}", "z", sampled(4, max_tokens=2))
+    bench.step()
+    assert first.num_shared == [4, 2, 1, 1]
+    for final in bench.drain().values():
+        assert texts(final) == ["ab", "bc", "cd", "de"]
+
+
 def test_outputs_run_where_there_is_one_state_slot(make_bench: MakeBench) -> None:
     bench = make_bench(max_num_seqs=1, num_state_slots=2)
     spell(bench, "acx")

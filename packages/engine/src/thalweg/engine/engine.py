@@ -279,16 +279,16 @@ class LLMEngine:
         An output may have ended since its row was planned: in the step in flight, or aborted by a callback.
         """
         ends_prompt = (plan.kind is StepKind.PREFILL) & (plan.context_lengths >= plan.committed_lengths)
+        num_siblings = self._fan_out.max_siblings
         sequences = []
-        for sequence_id, num_siblings in zip(
-            plan.sequence_ids.tolist(), (self._fan_out.max_siblings * ends_prompt).tolist(), strict=True
-        ):
+        for sequence_id, is_end in zip(plan.sequence_ids.tolist(), ends_prompt.tolist(), strict=True):
             found = self._table.by_sequence(sequence_id)
             if found is None:
                 sequences.append(SequenceToSample(SamplingRow.neutral()))
-            else:
-                request, output = found
-                sequences.append(request.to_sample(output, num_siblings))
+                continue
+            request, output = found
+            sequences.append(request.to_sample(output, num_siblings if is_end else 0))
+            num_siblings -= len(sequences[-1].siblings)
         return sequences
 
     def _abort_sequences(self, sequence_ids: Sequence[int]) -> None:

@@ -66,7 +66,7 @@ class FanOut:
 
     @property
     def max_siblings(self) -> int:
-        """How many outputs beside the owner of a sequence get a first token at once: more could not run."""
+        """How many outputs without rows get their first tokens in one step: more could not run."""
         return max(self._scheduler.state_slots.capacity - 2, 0)  # the null slot, the owner's
 
     def queue(self, request: RequestState, outputs: Sequence[OutputState]) -> None:
