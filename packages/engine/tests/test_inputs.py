@@ -166,9 +166,9 @@ def test_sampler_inputs_equal_the_recorded_ones(index: int) -> None:
     if given["yoco_mode"] != "compact":
         assert_equal(selected_rows(plan), recorded["selected_token_indices"])
     assert_equal(inputs.temperatures, recorded["temperatures"])
-    assert_equal(inputs.top_ps, recorded["top_ps"])
-    assert_equal(inputs.top_ks, recorded["top_ks"])
-    assert inputs.seeds.tolist() == recorded["seq_seeds"]["data"]
+    assert_equal(inputs.parameters["top_p"], recorded["top_ps"])
+    assert_equal(inputs.parameters["top_k"], recorded["top_ks"])
+    assert inputs.parameters["seed"].tolist() == recorded["seq_seeds"]["data"]
     assert_equal(inputs.sample_positions, recorded["sample_positions"])
     if kind is StepKind.PREFILL:
         assert inputs.edits.forbidden_rows.tolist() == recorded["prefill"]["eos_suppression_rows"]

@@ -68,7 +68,7 @@ class HostCopies:
     draft_faults: torch.Tensor | None = None
     """int32 [2] what the drafter got wrong: unusable ids, confidences outside 0..1. None: it was not asked."""
     sibling_ids: torch.Tensor | None = None
-    """int32 [X] first tokens of the siblings."""
+    """int32 [X] first tokens of the siblings; None = there are none."""
     logprobs: RowLogprobs | None = None
     """Of output tokens; None = nobody asked."""
     prompt_logprobs: RowLogprobs | None = None

@@ -120,14 +120,13 @@ class SampleStage:
     def _without_drafts(self, logits: torch.Tensor, broken: torch.Tensor, inputs: SamplerInputs) -> Verified:
         """One draw per sequence and per sibling."""
         token_ids = self._sampler.draw(logits, inputs)
-        parents = inputs.siblings.parents
-        index = self._upload(parents)
-        if parents.size:
+        forced = None if inputs.forced_ids is None else self._upload(inputs.forced_ids)
+        if inputs.siblings.parents.size:
+            parents = self._upload(inputs.siblings.parents)
             token_ids = torch.cat((token_ids, self._sampler.draw_siblings(logits, inputs)))
-            broken = torch.cat((broken, broken[index]))
-        if inputs.forced_ids is not None:
-            forced = self._upload(inputs.forced_ids)
-            forced = torch.cat((forced, forced[index]))
+            broken = torch.cat((broken, broken[parents]))
+            forced = None if forced is None else torch.cat((forced, forced[parents]))
+        if forced is not None:
             token_ids = torch.where(forced >= 0, forced, token_ids)
         return without_drafts(token_ids, broken, inputs.sequence_ids.size)
 
@@ -169,7 +168,7 @@ class SampleStage:
         report: StepReport,
         prompt_logprobs: RowLogprobs | None,
     ) -> Sampled:
-        copy = self._copies.copy
+        copy, siblings = self._copies.copy, verified.row_token_ids[inputs.sequence_rows.size :]
         nothing = verified.token_ids.new_empty((verified.token_ids.shape[0], 0))
         draft_ids, confidences = (
             (nothing, nothing.float()) if drafts is None else (drafts.token_ids, drafts.confidences)
@@ -183,7 +182,7 @@ class SampleStage:
             context_lengths=copy(prepared.context_lengths),
             accept_probs=None if verified.accept_probs is None else copy(verified.accept_probs),
             draft_faults=None if drafts is None else copy(drafts.faults),
-            sibling_ids=copy(verified.row_token_ids[inputs.sequence_rows.size :]),
+            sibling_ids=copy(siblings) if siblings.shape[0] else None,
             logprobs=self._copies.of_tokens(report, verified),
             prompt_logprobs=prompt_logprobs,
             draws=self._copies.of_draws(report, verified),

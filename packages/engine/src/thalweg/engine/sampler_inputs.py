@@ -76,26 +76,6 @@ class SamplerInputs:
         return self._column("temperature")
 
     @property
-    def top_ps(self) -> NDArray[np.float32]:
-        """[N]"""
-        return self._column("top_p")
-
-    @property
-    def top_ks(self) -> NDArray[np.int32]:
-        """[N] -1 = all."""
-        return self._column("top_k")
-
-    @property
-    def min_ps(self) -> NDArray[np.float32]:
-        """[N] 0 = off."""
-        return self._column("min_p")
-
-    @property
-    def seeds(self) -> NDArray[np.uint64]:
-        """[N]"""
-        return self._column("seed")
-
-    @property
     def eos_token_ids(self) -> NDArray[np.int32]:
         """[N] -1 = ignored."""
         return self._column("eos_token_id")
