@@ -106,9 +106,8 @@ def test_a_cuda_graph_of_a_decode_step_follows_its_inputs(cuda: torch.device, vo
         got = run_decode_step(given)
     graph.replay()
     check(got, run_decode_step(changed))
-    for name in ("logits", "temperature", "min_p", "slots", "repetition", "frequency", "seeds"):
+    for name in ("logits", "temperature", "min_p", "slots", "repetition", "frequency", "seeds", "read_slots"):
         changed[name] = changed[name].flip(0)
-    changed["query_lengths"] = torch.tensor([3, 3, 2, 3, 3, 3, 3, 4])
     for name, tensor in changed.items():
         given[name].copy_(tensor)
     graph.replay()

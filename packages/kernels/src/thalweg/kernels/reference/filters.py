@@ -15,7 +15,14 @@ from thalweg.interfaces import ConfigError
 from thalweg.kernels.reference.numerics import check_shape
 from thalweg.kernels.reference.prefix import Filters, find_prefix
 from thalweg.kernels.reference.survivors import find_survivors
-from thalweg.kernels.reference.vocabulary_rows import in_pieces, keep_first, largest_values, log_softmax
+from thalweg.kernels.reference.vocabulary_rows import (
+    first_places,
+    in_pieces,
+    keep_first,
+    largest_values,
+    log_softmax,
+    rows_per_piece,
+)
 
 GREEDY_BELOW = 1e-5
 
@@ -83,17 +90,13 @@ def sorted_logprobs(tempered: Tensor, filters: Filters) -> Tensor:
 
 def listed_logprobs(tempered: Tensor, filters: Filters) -> Tensor:
     """The same on the CPU, where filtered rows cost little but the making of the result."""
-    is_active = filters.active(tempered.shape[1])
-    rows = torch.nonzero(is_active).squeeze(1)
+    rows = torch.nonzero(filters.active(tempered.shape[1])).squeeze(1)
     if rows.numel() == 0:
         return log_softmax(tempered)
-    is_all = rows.numel() == tempered.shape[0]
-    survivors = find_survivors(tempered if is_all else tempered[rows], filters if is_all else filters.of(rows))
-    result = torch.full_like(tempered, -torch.inf)
-    result.index_put_((rows[survivors.rows], survivors.ids), survivors.logprobs)
-    if not is_all:
-        result[~is_active] = log_softmax(tempered[~is_active])
-    return result
+    if rows.numel() == tempered.shape[0]:
+        return find_survivors(tempered, filters).dense()
+    result = log_softmax(tempered)
+    return result.index_copy_(0, rows, find_survivors(tempered[rows], filters.of(rows)).dense())
 
 
 def keep_largest(logits: Tensor, count: int) -> None:
@@ -103,9 +106,21 @@ def keep_largest(logits: Tensor, count: int) -> None:
     """
     if count < 1:
         raise ConfigError(f"count is {count}; it must be at least 1")
-    if count < logits.shape[1]:
-        last = largest_values(logits, count)[:, -1:]
-        logits.masked_fill_(~keep_first(logits, last, count), -torch.inf)
+    num_rows, vocabulary = logits.shape
+    if count >= vocabulary:
+        return
+    on_cpu = logits.device.type == "cpu"
+    size = rows_per_piece(vocabulary) if on_cpu else num_rows
+    for start in range(0, num_rows, max(1, size)):
+        rows = logits[start : start + size]
+        last = largest_values(rows, count)[:, -1:]
+        if on_cpu:
+            places, _ = first_places(rows, last, torch.full_like(last, count, dtype=torch.int64))
+            cells = places // vocabulary, places % vocabulary
+            kept = rows[cells]
+            rows.fill_(-torch.inf).index_put_(cells, kept)
+        else:
+            rows.masked_fill_(~keep_first(rows, last, count), -torch.inf)
 
 
 OPS: dict[str, Callable[..., Any]] = {

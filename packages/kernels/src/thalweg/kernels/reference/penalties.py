@@ -117,19 +117,38 @@ def _penalised(logits: Tensor, counts: Tensor, amounts: Tensor) -> Tensor:
 def _penalise_listed(
     logits: Tensor, output_counts: Tensor, in_prompt: Tensor, slots: Tensor, step_ids: Tensor, amounts: Tensor
 ) -> None:
-    """The same on the CPU: finds the few tokens that were seen, some rows at a time."""
+    """The same on the CPU: only the tokens that were seen are touched, and each table row is searched once."""
+    rows = torch.nonzero((amounts != torch.tensor([[1.0], [0.0], [0.0]])).any(0)).squeeze(1)
+    if rows.numel() == 0:
+        return
     vocabulary = logits.shape[1]
-    has_penalties = (amounts != torch.tensor([[1.0], [0.0], [0.0]])).any(0)
-    chosen, size = torch.nonzero(has_penalties).squeeze(1), rows_per_piece(vocabulary)
-    for start in range(0, chosen.numel(), size):
-        rows = chosen[start : start + size]
-        counts = _counts(output_counts, slots[rows], step_ids[rows])
-        is_seen = (counts > 0) | in_prompt[slots[rows]]
-        flat = torch.from_numpy(np.flatnonzero(is_seen.numpy()))
-        piece_rows = flat // vocabulary
-        place = rows[piece_rows], flat - piece_rows * vocabulary
-        penalised = _penalised(logits[place], counts.view(-1)[flat], amounts[:, place[0]])
-        logits.index_put_(place, penalised)
+    cell_rows, ids = _seen_in_tables(output_counts, in_prompt, slots, rows)
+    fed = step_ids[rows]
+    fed_rows = rows[:, None].expand_as(fed)[(fed >= 0) & (fed < vocabulary)]
+    fed_ids = fed[(fed >= 0) & (fed < vocabulary)].long()
+    is_new = (output_counts[slots[fed_rows], fed_ids] == 0) & ~in_prompt[slots[fed_rows], fed_ids]
+    new_cells = torch.unique(fed_rows[is_new] * vocabulary + fed_ids[is_new])
+    cell_rows = torch.cat((cell_rows, new_cells // vocabulary))
+    ids = torch.cat((ids, new_cells % vocabulary))
+    counts = output_counts[slots[cell_rows], ids] + (step_ids[cell_rows] == ids[:, None]).sum(1)
+    logits.index_put_((cell_rows, ids), _penalised(logits[cell_rows, ids], counts, amounts[:, cell_rows]))
+
+
+def _seen_in_tables(output_counts: Tensor, in_prompt: Tensor, slots: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+    """(row, token) of what the tables hold for some rows int64 [m], int64 [S] each; a slot is searched once."""
+    vocabulary = output_counts.shape[1]
+    used, slot_of_row = torch.unique(slots[rows], return_inverse=True)
+    found = []
+    for start in range(0, used.numel(), rows_per_piece(vocabulary)):
+        piece = used[start : start + rows_per_piece(vocabulary)]
+        is_seen = (output_counts[piece] != 0) | in_prompt[piece]
+        found.append(torch.from_numpy(np.flatnonzero(is_seen.numpy())) + start * vocabulary)
+    cells = torch.cat(found)
+    ends = torch.searchsorted(cells, torch.arange(used.numel() + 1) * vocabulary)
+    lengths = (ends[1:] - ends[:-1])[slot_of_row]
+    first = ends[slot_of_row] - (lengths.cumsum(0) - lengths)
+    places = torch.arange(int(lengths.sum())) + first.repeat_interleave(lengths)
+    return rows.repeat_interleave(lengths), cells[places] % vocabulary
 
 
 def add_biases(logits: Tensor, rows: Tensor, ids: Tensor, biases: Tensor) -> None:

@@ -18,35 +18,37 @@ from thalweg.kernels.reference.vocabulary_rows import first_places
 class Survivors:
     """Row after row, in ascending order of their ids."""
 
-    rows: Tensor
-    """int64 [S]"""
-    ids: Tensor
-    """int64 [S]"""
+    places: Tensor
+    """int64 [S] row * V + id."""
     logprobs: Tensor
     """float32 [S]"""
     counts: Tensor
     """int64 [n]"""
+    vocabulary: int
+
+    def dense(self) -> Tensor:
+        """Log-probabilities float32 [n, V], -inf of all other tokens."""
+        result = self.logprobs.new_full((self.counts.numel(), self.vocabulary), -torch.inf)
+        result.view(-1)[self.places] = self.logprobs
+        return result
 
     def padded(self) -> tuple[Tensor, Tensor]:
         """(ids int64 [n, c], log-probabilities float32 [n, c]) with -inf behind the survivors of a row."""
-        num_rows, widest = self.counts.numel(), max(1, int(self.counts.max()))
-        if self.ids.numel() == num_rows * widest:
-            return self.ids.view(num_rows, widest), self.logprobs.view(num_rows, widest)
-        first = self.counts.cumsum(0) - self.counts
-        places = self.rows, torch.arange(self.ids.numel()) - first[self.rows]
-        ids = self.ids.new_zeros(num_rows, widest)
+        num_rows = self.counts.numel()
+        if num_rows == 1:
+            return self.places[None], self.logprobs[None]
+        widest, first = max(1, int(self.counts.max())), self.counts.cumsum(0) - self.counts
+        rows = torch.repeat_interleave(torch.arange(num_rows), self.counts)
+        cells = rows, torch.arange(rows.numel()) - first[rows]
+        ids = self.places.new_zeros(num_rows, widest)
         logprobs = self.logprobs.new_full((num_rows, widest), -torch.inf)
-        return ids.index_put_(places, self.ids), logprobs.index_put_(places, self.logprobs)
+        return ids.index_put_(cells, self.places - rows * self.vocabulary), logprobs.index_put_(cells, self.logprobs)
 
 
 def find_survivors(logits: Tensor, filters: Filters) -> Survivors:
     """Of logits float32 [n, V] after temperature, on the CPU."""
-    num_rows, vocabulary = logits.shape
     prefix = find_prefix(logits, filters)
-    flat, counts = first_places(logits, prefix.last, prefix.count)
-    kept = logits.reshape(-1)[flat].double()
-    if num_rows == 1:
-        return Survivors(torch.zeros_like(flat), flat, kept.sub_(prefix.log_total[0]).float(), counts)
-    rows = torch.repeat_interleave(torch.arange(num_rows), counts)
-    logprobs = kept.sub_(prefix.log_total.squeeze(1)[rows]).float()
-    return Survivors(rows, flat - rows * vocabulary, logprobs, counts)
+    places, counts = first_places(logits, prefix.last, prefix.count)
+    log_total = prefix.log_total[0] if counts.numel() == 1 else prefix.log_total.repeat_interleave(counts)
+    logprobs = logits.reshape(-1)[places].double().sub_(log_total).float()
+    return Survivors(places, logprobs, counts, logits.shape[1])
