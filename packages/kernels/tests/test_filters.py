@@ -100,6 +100,17 @@ def test_degenerate_rows(filters: tuple[float, int, float], vocabulary: int) -> 
     assert logprobs[2].tolist() == [-torch.inf] * (vocabulary - 1) + [0.0]
 
 
+def test_a_row_that_the_temperature_sends_to_infinity_gives_no_token() -> None:
+    logits, temperature = torch.tensor([[3e38, 0.0], [1.0, 0.0]]), torch.full((2,), 0.5)
+    for filters in (OFF, (0.9, -1, 0.0), (0.9, 1, 0.5)):
+        for draw in (ops.sample_tokens, ops.coupled_tokens):
+            for rows in ([0], [0, 1]):
+                given_rows = logits[rows], temperature[rows], *columns([filters] * len(rows))
+                tokens = draw(*given_rows, torch.arange(len(rows)), torch.arange(len(rows)))
+                assert tokens[0] == -1
+                assert bool((tokens[1:] >= 0).all())
+
+
 def test_equal_tokens_are_cut_by_their_ids() -> None:
     logits, off = torch.zeros(3, LONG), torch.zeros(3)
     kept = ops.filter_mask(logits, torch.tensor([0.25, 1.0, 1.0]), torch.tensor([-1, 7, LONG - 1]), off)

@@ -33,9 +33,10 @@ class Survivors:
         return result
 
     def padded(self) -> tuple[Tensor, Tensor]:
-        """(ids int64 [n, c], log-probabilities float32 [n, c]) with -inf behind the survivors of a row."""
+        """(ids int64 [n, c], log-probabilities float32 [n, c]) with -inf behind the survivors of a row; c is
+        at least 1."""
         num_rows = self.counts.numel()
-        if num_rows == 1:
+        if num_rows == 1 and self.places.numel():
             return self.places[None], self.logprobs[None]
         widest, first = max(1, int(self.counts.max())), self.counts.cumsum(0) - self.counts
         rows = torch.repeat_interleave(torch.arange(num_rows), self.counts)
