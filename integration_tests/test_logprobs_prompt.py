@@ -13,7 +13,7 @@ from logprobs_testing.plain import processed
 from logprobs_testing.serving import Request, Served, cutting, recorded, serve, text
 from thalweg.engine import SamplingParams
 
-LENGTHS = (23, 1, 2, 17)
+LENGTHS = (13, 1, 2, 9)
 CHUNKED: dict[str, Any] = {"chunked_prefill": True, "max_num_batched_tokens": 128}
 WAYS: dict[str, dict[str, Any]] = {
     "whole": {"draft_length": 0},
@@ -32,17 +32,16 @@ def make_requests(lengths: Sequence[int], **options: Any) -> list[Request]:
 
 
 def check(asked: Sequence[Request], served: Served, *, mode: str = "raw") -> None:
-    logits = text_logits(recorded().model, [prompt for prompt, _ in asked])
-    for (prompt, params), output, rows in zip(asked, served.finals, logits, strict=True):
+    for (prompt, params), output in zip(asked, served.finals, strict=True):
         assert params.prompt_logprobs is not None
-        before = rows[:-1].double()
+        before = text_logits(recorded().model, tuple(prompt))[:-1].double()
         expected = before.log_softmax(-1) if mode == "raw" else [processed(row, params) for row in before]
         assert_reported(output.prompt_logprobs, prompt[1:], list(expected), params.prompt_logprobs, len(prompt))
 
 
 @pytest.mark.parametrize("way", WAYS)
 def test_they_are_the_models_own(way: str) -> None:
-    asked = make_requests((124, 1, 128, 2, 60, 129, 16, 90))
+    asked = make_requests((124, 1, 2, 129))
     served = serve(recorded(), asked, **WAYS[way])
     check(asked, served)
     assert bool(served.num_chunks) == (way == "chunks")
@@ -56,20 +55,20 @@ def test_they_do_not_depend_on_the_chunks(size: int) -> None:
     assert served.num_chunks == sum((length - 1) // size for length in LENGTHS)
 
 
-@pytest.mark.parametrize("size", [7, 64, 127])
+@pytest.mark.parametrize("size", [17, 64, 127])
 def test_long_prompts_are_cut_across_blocks(size: int) -> None:
-    asked = make_requests((140, 131), temperature=0.0)
+    asked = make_requests((140,), temperature=0.0)
     served = serve(recorded(), asked, core=cutting(size), verification="coupled", **CHUNKED)
     check(asked, served)
 
 
 def test_a_preempted_request_reports_its_prompt_once() -> None:
     asked = [
-        (prompt, replace(params, max_tokens=12, seed=number))
-        for number, (prompt, params) in enumerate(make_requests((124, 120, 126, 118), temperature=0.8))
+        (prompt, replace(params, max_tokens=8, seed=number))
+        for number, (prompt, params) in enumerate(make_requests((124, 122, 126), temperature=0.8))
     ]
     served = serve(
-        recorded(), asked, verification="coupled", async_scheduling=True, num_blocks=5, prefill_interval_all=2
+        recorded(), asked, verification="coupled", async_scheduling=True, num_blocks=4, prefill_interval_all=2
     )
     check(asked, served)
     assert served.num_preemptions
@@ -94,7 +93,7 @@ def test_every_output_shares_them() -> None:
 
 
 def test_without_chunks_or_neighbours_they_are_equal_bit_for_bit() -> None:
-    asked = make_requests((60, 23))
+    asked = make_requests((40, 13))
     alone = [serve(recorded(), [request], draft_length=0).finals[0].prompt_logprobs for request in asked]
     cut = serve(recorded(), asked, core=cutting(11), **CHUNKED).finals
     assert [output.prompt_logprobs for output in cut] == alone

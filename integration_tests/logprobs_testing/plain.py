@@ -71,5 +71,6 @@ def likeliest(row: torch.Tensor) -> int:
 def entry(logprobs: torch.Tensor, token: int, num_alternatives: int) -> dict[int, float]:
     """What is reported of a token: the alternatives and itself, most likely first, lower id first among equals."""
     order = torch.sort(logprobs, descending=True, stable=True).indices.tolist()
-    shown = [candidate for candidate in order if candidate == token or candidate in order[:num_alternatives]]
+    best = {token, *order[:num_alternatives]}
+    shown = [candidate for candidate in order if candidate in best]
     return {candidate: max(float(logprobs[candidate]), FLOOR) for candidate in shown}
