@@ -1,5 +1,7 @@
 """Several outputs of one prompt: who leads, who is forked, who waits for memory, and how each of them ends."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from engine_testing.bench import EOS, LETTERS, Bench, MakeBench, params
@@ -301,6 +303,24 @@ def test_a_failure_while_sequences_are_forked_ends_every_output(bench: Bench) ->
     final = bench.finals["r"]
     assert reasons(final) == ["error"] * 3
     assert "last_token_id is -3" in str(final.error)
+
+
+def test_a_shared_sequence_that_the_scheduler_drops_ends_every_output(bench: Bench) -> None:
+    bench.engine.add_request("r", "z", sampled(3))
+    bench.engine.add_request("other", "z", params())
+    bench.scheduler.abort([0])
+    final = bench.drain()["r"]
+    assert reasons(final) == ["abort"] * 3
+    assert bench.text("other") == "abcdefgh"
+
+
+def test_a_step_that_draws_too_few_first_tokens_is_a_defect(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    collect = bench.runner.collect
+    monkeypatch.setattr(bench.runner, "collect", lambda step: replace(collect(step), sibling_ids=np.zeros(1, np.int32)))
+    bench.engine.add_request("r", "z", sampled(3))
+    while bench.engine.has_unfinished():
+        bench.step()
+    assert "InvariantError: step 0 drew 1 first tokens for 2 outputs" in str(bench.finals["r"].error)
 
 
 def test_a_broken_first_token_fails_its_output_only(bench: Bench) -> None:
