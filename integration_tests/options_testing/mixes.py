@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from drafts_testing import drafters
-from drafts_testing.bench import Request, Setup, make_tokenizer
+from drafts_testing.bench import BLOCK, Request, Setup, make_tokenizer
 from drafts_testing.tables import Memory, Tables
 from drafts_testing.workloads import scatter, schedules
 from options_testing.modes import plain
@@ -91,7 +91,7 @@ def _tight_chunks(setup: Setup) -> dict[str, Setup]:
     options = {
         "max_num_seqs": 4,
         "chunked_prefill": True,
-        "max_num_batched_tokens": 4 * (1 + setup.draft_length),
+        "max_num_batched_tokens": max(BLOCK, 4 * (1 + setup.draft_length)),
         "prefill_interval_all": 3,
     }
     return {"chunks, recomputed, overlapping": replace(setup, is_async=True, num_blocks=20, options=options)}

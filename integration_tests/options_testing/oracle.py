@@ -56,11 +56,10 @@ def largest_only(logits: torch.Tensor, count: int) -> torch.Tensor:
 
 
 def filtered(logits: torch.Tensor, params: SamplingParams) -> torch.Tensor:
-    """Log-probabilities float64 [n, V] after temperature and filters."""
-    if params.is_greedy:
-        return (logits.double() / 1e-5).log_softmax(-1)
-    tempered = (logits.double() / params.temperature).log_softmax(-1)
-    return torch.stack([_filtered_row(row, params) for row in tempered])
+    """Log-probabilities float64 [n, V] after temperature, whose product is rounded to float32, and filters."""
+    tempered = logits * (1 / torch.tensor(1e-5 if params.is_greedy else params.temperature))
+    logprobs = tempered.double().log_softmax(-1)
+    return logprobs if params.is_greedy else torch.stack([_filtered_row(row, params) for row in logprobs])
 
 
 def mass_below(logprobs: torch.Tensor, token_id: int) -> float:
@@ -91,7 +90,7 @@ def _filtered_row(logprobs: torch.Tensor, params: SamplingParams) -> torch.Tenso
     order = _order(logprobs)
     kept, mass = [], 0.0
     for rank, token_id in enumerate(order):
-        is_out = mass > params.top_p or (params.top_k != -1 and rank >= params.top_k)
+        is_out = (params.top_p < 1 and mass > params.top_p) or (params.top_k != -1 and rank >= params.top_k)
         if is_out or probs[token_id] < params.min_p * probs[order[0]]:
             break
         kept.append(token_id)
