@@ -6,6 +6,7 @@ processor, one thread, best of several: other work on the machine does not count
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable
 
@@ -63,23 +64,22 @@ def measure_draws(spread: str, num_rows: int, vocabulary: int, repeats: int) -> 
     rows: list[Row] = []
     for name, (top_p, top_k, min_p) in FILTERS.items():
         filters = Filters(top_p * ones, torch.full((num_rows,), top_k), min_p * ones)
-        given = (ones, filters.top_p, filters.top_k, filters.min_p)
-        selecting = ops.sample_tokens(logits, *given, *streams)
-        if not torch.equal(selecting, by_sorting(logits, filters, streams)):
-            raise SystemExit(f"{name}: the two ways draw different tokens")
-        sorting_ms = best_ms(lambda filters=filters: by_sorting(logits, filters, streams), repeats)  # type: ignore[misc]
-        new_ms = best_ms(lambda given=given: ops.sample_tokens(logits, *given, *streams), repeats)  # type: ignore[misc]
+        given = (logits, ones, filters.top_p, filters.top_k, filters.min_p)
+        sorting: float | str = ""
+        if name != "none":
+            if not torch.equal(ops.sample_tokens(*given, *streams), by_sorting(logits, filters, streams)):
+                raise SystemExit(f"{name}: the two ways draw different tokens")
+            sorting = best_ms(functools.partial(by_sorting, logits, filters, streams), repeats)
+        selecting = best_ms(functools.partial(ops.sample_tokens, *given, *streams), repeats)
         rows.append(
             {
                 "logits": spread,
                 "filters": name,
-                "sort, ms": sorting_ms,
-                "sample_tokens, ms": new_ms,
-                "sort / new": sorting_ms / new_ms,
-                "filtered_logprobs, ms": best_ms(lambda given=given: ops.filtered_logprobs(logits, *given), repeats),  # type: ignore[misc]
-                "coupled_tokens, ms": best_ms(
-                    lambda given=given: ops.coupled_tokens(logits, *given, *streams), repeats
-                ),  # type: ignore[misc]
+                "sort and draw, ms": sorting,
+                "sample_tokens, ms": selecting,
+                "sort / new": "" if isinstance(sorting, str) else sorting / selecting,
+                "filtered_logprobs, ms": best_ms(functools.partial(ops.filtered_logprobs, *given), repeats),
+                "coupled_tokens, ms": best_ms(functools.partial(ops.coupled_tokens, *given, *streams), repeats),
                 "floor, ms": floor,
             }
         )

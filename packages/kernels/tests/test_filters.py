@@ -77,6 +77,26 @@ def test_selecting_the_largest_gives_the_bits_of_sorting_all(scale: float, monke
     assert torch.equal(ops.filter_mask(logits, filters.top_p, filters.top_k, filters.min_p), mask)
 
 
+@pytest.mark.parametrize("vocabulary", [50, LONG])
+def test_drawing_from_the_survivors_is_drawing_from_whole_rows(vocabulary: int) -> None:
+    num_rows = 40
+    logits = 2 * torch.randn(num_rows, vocabulary, generator=torch.Generator().manual_seed(vocabulary))
+    row = torch.arange(num_rows)
+    filters = (
+        torch.tensor([1.0, 0.6, 0.0])[row % 3],
+        torch.tensor([1.0, 0.9, 1.0, 1.0])[row % 4],
+        torch.tensor([-1, -1, 20, -1, 7])[row % 5],
+        torch.tensor([0.0, 0.0, 0.0, 0.1, 0.0, 0.0, 0.02])[row % 7],
+    )
+    streams = row * 7919, row * 3
+    weights = ops.filtered_logprobs(logits, *filters).exp()
+    best, is_greedy = ops.argmax_lowest(logits), row % 3 == 2
+    drawn = torch.where(is_greedy, best, ops.draw(weights, ops.uniform(*streams)))
+    assert torch.equal(ops.sample_tokens(logits, *filters, *streams), drawn)
+    coupled = torch.where(is_greedy, best, ops.coupled_draw(weights, *streams))
+    assert torch.equal(ops.coupled_tokens(logits, *filters, *streams), coupled)
+
+
 @pytest.mark.parametrize("filters", [OFF, (0.5, -1, 0.0), (1.0, 3, 0.0), (1.0, -1, 0.5), (0.5, 3, 0.5)])
 @pytest.mark.parametrize("vocabulary", [1, 9, LONG])
 def test_degenerate_rows(filters: tuple[float, int, float], vocabulary: int) -> None:

@@ -40,7 +40,8 @@ def choose_tokens(
 ) -> Tensor:
     """Ids int32 [n]: the argmax on greedy rows, elsewhere what the rule chooses from exp(filtered_logprobs).
 
-    -1 where a row has no finite largest logit, before temperature or after. On the CPU a filtered row is a list of the few tokens left.
+    -1 where a row has no finite largest logit, before temperature or after. On the CPU a filtered row is a list of the
+    few tokens left.
     """
     check_shape("temperature", temperature, (logits.shape[0],))
     if logits.device.type != "cpu":

@@ -121,15 +121,12 @@ def _penalise_listed(
     rows = torch.nonzero((amounts != torch.tensor([[1.0], [0.0], [0.0]])).any(0)).squeeze(1)
     if rows.numel() == 0:
         return
-    vocabulary = logits.shape[1]
     cell_rows, ids = _seen_in_tables(output_counts, in_prompt, slots, rows)
-    fed = step_ids[rows]
-    fed_rows = rows[:, None].expand_as(fed)[(fed >= 0) & (fed < vocabulary)]
-    fed_ids = fed[(fed >= 0) & (fed < vocabulary)].long()
-    is_new = (output_counts[slots[fed_rows], fed_ids] == 0) & ~in_prompt[slots[fed_rows], fed_ids]
-    new_cells = torch.unique(fed_rows[is_new] * vocabulary + fed_ids[is_new])
-    cell_rows = torch.cat((cell_rows, new_cells // vocabulary))
-    ids = torch.cat((ids, new_cells % vocabulary))
+    fed = step_ids[rows].long()
+    is_known = (fed >= 0) & (fed < logits.shape[1])
+    # A cell may come twice: it is computed from the same numbers both times.
+    cell_rows = torch.cat((cell_rows, rows[:, None].expand_as(fed)[is_known]))
+    ids = torch.cat((ids, fed[is_known]))
     counts = output_counts[slots[cell_rows], ids] + (step_ids[cell_rows] == ids[:, None]).sum(1)
     logits.index_put_((cell_rows, ids), _penalised(logits[cell_rows, ids], counts, amounts[:, cell_rows]))
 

@@ -23,6 +23,7 @@ from thalweg.kernels.reference.metadata import spread_queries
 from thalweg.kernels.reference.numerics import check_shape, sum_last
 from thalweg.kernels.reference.random_numbers import COIN, FRESH, RESIDUAL, uniform
 from thalweg.kernels.reference.sampling import draw
+from thalweg.kernels.reference.vocabulary_rows import in_pieces
 
 ALPHA = math.exp(-5e-5)
 """Share of a draft's distribution that the residual takes off: below 1, so that rounding cannot empty the residual."""
@@ -91,15 +92,39 @@ def judge_drafts(
     gain = logprobs.gather(1, columns[:, None]).squeeze(1).double() - drawn_with.double()
     holds = is_known & (uniform(seeds, positions, COIN) < torch.exp(gain))  # the coin is below 1, so a sure draft holds
 
-    taken_off = draft_logprobs.index_select(0, stored_rows).masked_fill_(~is_stored[:, None], -torch.inf)
-    certain = torch.where(is_known & ~is_stored, 0.0, taken_off.gather(1, columns[:, None]).squeeze(1))
-    taken_off = taken_off.scatter_(1, columns[:, None], certain[:, None]).exp_().mul_(ALPHA)
-    weights = torch.exp(logprobs).sub_(taken_off).clamp_(min=0)
+    def replace(target: Tensor, *row: Tensor) -> Tensor:
+        return _replacements(target, draft_logprobs, *row)
+
     u = torch.where(has_draft, uniform(seeds, positions, RESIDUAL), uniform(seeds, positions, FRESH))
-    accept_probs = torch.where(has_draft, (1 - sum_last(weights.double())).clamp(min=0), 1.0)
+    replaced = in_pieces(replace, logprobs, stored_rows, is_stored, columns, is_known & ~is_stored, u, ~holds)
+    accept_probs = torch.where(has_draft, (1 - replaced[:, 1]).clamp(min=0), 1.0)
     return Verdicts(
-        torch.where(holds, draft_ids, draw(weights, u)).int(), holds | ~has_draft, accept_probs.float(), drawn_with
+        torch.where(holds, draft_ids, replaced[:, 0]).int(), holds | ~has_draft, accept_probs.float(), drawn_with
     )
+
+
+def _replacements(
+    logprobs: Tensor,
+    draft_logprobs: Tensor,
+    stored_rows: Tensor,
+    is_stored: Tensor,
+    columns: Tensor,
+    is_certain: Tensor,
+    u: Tensor,
+    is_wanted: Tensor,
+) -> Tensor:
+    """(token, mass) of each row, float64 [n, 2]: what is drawn in place of its draft, and what that is drawn from.
+
+    On the CPU tokens that are not wanted may mean nothing.
+    """
+    taken_off = draft_logprobs.index_select(0, stored_rows).masked_fill_(~is_stored[:, None], -torch.inf)
+    of_draft = torch.where(is_certain, 0.0, taken_off.gather(1, columns[:, None]).squeeze(1))
+    taken_off = taken_off.scatter_(1, columns[:, None], of_draft[:, None]).exp_().mul_(ALPHA)
+    weights = torch.exp(logprobs).sub_(taken_off).clamp_(min=0)
+    mass = sum_last(weights.double())
+    if weights.device.type == "cpu" and not bool(is_wanted.any()):
+        return torch.stack((torch.zeros_like(mass), mass), dim=1)
+    return torch.stack((draw(weights, u).double(), mass), dim=1)
 
 
 def verify_drafts(
