@@ -7,6 +7,7 @@ import pytest
 import torch
 from engine_testing.bench import EOS, LETTERS, Bench, MakeBench, params
 
+from thalweg.engine.inflight import Collected, InflightStep
 from thalweg.engine.sampling_config import SamplingConfig
 from thalweg.interfaces import RequestOutput
 
@@ -158,8 +159,16 @@ def test_an_abort_between_chunks_shows_what_is_known_of_the_prompt(make_bench: M
     assert final.outputs[0].draws == ()
 
 
-def test_recomputed_requests_keep_what_was_known(make_bench: MakeBench) -> None:
+def test_recomputed_requests_keep_what_was_known(make_bench: MakeBench, monkeypatch: pytest.MonkeyPatch) -> None:
     bench = make_bench(num_blocks=8, stage_options=DRAWS)
+    collect, num_reported = bench.runner.collect, []
+
+    def counted(step: InflightStep) -> Collected:
+        collected = collect(step)
+        num_reported.append(0 if collected.prompt_logprobs is None else len(collected.prompt_logprobs.token_ids))
+        return collected
+
+    monkeypatch.setattr(bench.runner, "collect", counted)
     for index in range(4):
         bench.engine.add_request(f"{index}", "z" * (index + 2), params(max_tokens=30, logprobs=1, prompt_logprobs=1))
     finals = bench.drain()
@@ -168,6 +177,7 @@ def test_recomputed_requests_keep_what_was_known(make_bench: MakeBench) -> None:
         check(bench, final, 1)
         check_prompt(bench, final, 1)
         assert len(final.outputs[0].draws or ()) == 30
+    assert sum(num_reported) == sum(len(final.prompt_token_ids) - 1 for final in finals.values())
 
 
 def test_a_broken_row_leaves_the_log_probabilities_of_what_came_before(make_bench: MakeBench) -> None:
