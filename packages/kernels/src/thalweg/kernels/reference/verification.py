@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -119,12 +120,19 @@ def _replacements(
     """
     taken_off = draft_logprobs.index_select(0, stored_rows).masked_fill_(~is_stored[:, None], -torch.inf)
     of_draft = torch.where(is_certain, 0.0, taken_off.gather(1, columns[:, None]).squeeze(1))
-    taken_off = taken_off.scatter_(1, columns[:, None], of_draft[:, None]).exp_().mul_(ALPHA)
-    weights = torch.exp(logprobs).sub_(taken_off).clamp_(min=0)
+    taken_off = _exp(taken_off.scatter_(1, columns[:, None], of_draft[:, None])).mul_(ALPHA)
+    weights = _exp(logprobs).sub_(taken_off).clamp_(min=0)
     mass = sum_last(weights.double())
     if weights.device.type == "cpu" and not bool(is_wanted.any()):
         return torch.stack((torch.zeros_like(mass), mass), dim=1)
     return torch.stack((draw(weights, u).double(), mass), dim=1)
+
+
+def _exp(logprobs: Tensor) -> Tensor:
+    """Probabilities. Most are 0 where rows are filtered, and on the CPU torch takes three times as long for those."""
+    if logprobs.device.type == "cpu":
+        return torch.from_numpy(np.exp(logprobs.numpy()))
+    return torch.exp(logprobs)
 
 
 def verify_drafts(
