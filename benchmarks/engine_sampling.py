@@ -1,16 +1,15 @@
 """The sampling stage of the CPU engine by itself: 64 sequences of 129,280 logits, with and without five drafts each.
 
 Everything between the logits and the results on the host is real: the scheduler's plans, the inputs, masks, penalties,
-draws, verification, the draws of the next drafts, and the reports. Logits are normal with a deviation of 3, and those
-of drafts the same with some noise. "floor ms" is the time in which the bytes that no implementation can avoid move at
-the speed at which this machine copies memory: every logit read once, the token counts of penalised rows and one kept
-distribution per sequence read, and, where drafts are verified by rejection, the distributions of the new ones written.
-"inputs ms" is the host's part, and "where" the share of kernels in the stage.
+draws, verification, the draws of the next drafts, and the reports. Logits are normal with a deviation of 3, those of
+drafts the same with some noise. "inputs ms" is the host's part, "where" the share of kernels in the stage. "floor ms"
+is the time in which the bytes that no implementation can avoid move at the speed at which this machine copies memory:
+every logit read once, token counts of penalised sequences and one kept distribution per sequence read, and, where
+drafts are verified by rejection, the distributions of the new ones written. Times are of the processor, one thread.
 """
 
 from __future__ import annotations
 
-import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -72,9 +71,9 @@ class TimedOps:
         op = getattr(self._ops, name)
 
         def timed(*args: Any, **options: Any) -> Any:
-            started = time.perf_counter()
+            started = time.thread_time()
             result = op(*args, **options)
-            self.seconds[name] += time.perf_counter() - started
+            self.seconds[name] += time.thread_time() - started
             return result
 
         return timed
@@ -97,9 +96,9 @@ class NoisyDrafter:
     def propose(self, rows: DraftRows, sampler: DraftSampler) -> tuple[torch.Tensor, torch.Tensor]:
         drafts = []
         for place in range(DRAFTS):
-            started = time.perf_counter()
+            started = time.thread_time()
             self._buffer.copy_(self._logits)
-            self.network_s += time.perf_counter() - started
+            self.network_s += time.thread_time() - started
             drafts.append(sampler.sample(place, self._buffer))
         return torch.stack(drafts, dim=1), torch.full((self._logits.shape[0], DRAFTS), 0.8)
 
@@ -179,9 +178,9 @@ class Sampling:
         ]
         assert len(sequences) == len(self._rows)
         self._buffer.view(len(sequences), self._num_rows, -1).copy_(self._logits[:, None])
-        started = time.perf_counter()
+        started = time.thread_time()
         inputs = build_sampler_inputs(plan, sequences, None, self._owners)
-        self.inputs_s += time.perf_counter() - started
+        self.inputs_s += time.thread_time() - started
         prepared = _prepared(plan, [self._outputs[index][-1] for index in plan.sequence_ids.tolist()])
         launched = self._backend.stream().launch(lambda: self._sample(prepared, inputs))
         self._backend.stream().record().wait()
@@ -194,9 +193,9 @@ class Sampling:
 
     def _sample(self, prepared: Prepared, inputs: SamplerInputs) -> Sampled:
         with torch.inference_mode():
-            started = time.perf_counter()
+            started = time.thread_time()
             sampled = self._stage.run(prepared, self._buffer, inputs)
-            self.stage_s += time.perf_counter() - started
+            self.stage_s += time.thread_time() - started
         return sampled
 
     def _process(self, plan: StepPlan, result: StepResult) -> None:
@@ -229,9 +228,9 @@ def bytes_per_second(num_bytes: int) -> float:
     target = torch.empty_like(source)
     seconds = []
     for _ in range(5):
-        started = time.perf_counter()
+        started = time.thread_time()
         target.copy_(source)
-        seconds.append(time.perf_counter() - started)
+        seconds.append(time.thread_time() - started)
     return 2 * num_bytes / min(seconds)
 
 
@@ -270,10 +269,8 @@ def rows_of(sizes: Sizes) -> Iterator[Row]:
 
 
 def main() -> None:
-    parser = arguments(__doc__ or "")
-    parser.add_argument("--threads", type=int, help="threads of torch; one per core if not given, 1 with --smoke")
-    options = parser.parse_args()
-    torch.set_num_threads(options.threads or (1 if options.smoke else os.cpu_count() or 1))
+    options = arguments(__doc__ or "").parse_args()
+    torch.set_num_threads(1)
     sizes = Sizes(4, 1000, 2, 1 << 20) if options.smoke else Sizes()
     publish(list(rows_of(sizes)), options.json)
 
