@@ -7,7 +7,7 @@ from typing import Literal
 import pytest
 
 from options_testing import rejection
-from options_testing.cells import OPTIONS, cells, check_cell, check_visible
+from options_testing.cells import OPTIONS, cells, check_cell, check_visible, num_old_slots, serve_in_old_slots
 from options_testing.draws import drafted_draws, run_with_draws
 
 
@@ -23,6 +23,13 @@ def test_rejection_draws_other_tokens_than_coupled_draws_are() -> None:
 @pytest.mark.parametrize(("row", "mode"), cells())
 def test_a_cell_holds(row: str, mode: str) -> None:
     check_cell(row, mode)
+
+
+@pytest.mark.parametrize("penalty", ["presence_penalty", "frequency_penalty"])
+def test_tokens_are_counted_afresh_in_a_slot_that_a_sequence_had_before(penalty: str) -> None:
+    run, different = serve_in_old_slots(penalty)
+    assert num_old_slots(run) > 0
+    assert different == {}
 
 
 def test_draws_under_rejection_tell_how_likely_drafts_were_proposed_and_accepted() -> None:

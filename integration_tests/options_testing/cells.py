@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache
 
 from options_testing import rejection
@@ -59,3 +60,22 @@ def check_works(name: str, ways: Mapping[str, Mode]) -> None:
         run = Run(mode.change(option.setup), expected.requests)
         assert differences(expected.said, run.said) == {}, way
         assert mode.happened(run), f"{way}: the mode did not happen"
+
+
+def serve_in_old_slots(name: str) -> tuple[Run, dict[int, str]]:
+    """So few sequences at a time that one which comes back may find its own slot as it left it; and what differs."""
+    option, (_, expected) = OPTIONS[name], plain_runs(name)
+    setup = MODES["preempted"]["with drafts, overlapping"].change(option.setup)
+    run = Run(replace(setup, num_blocks=10, options={**setup.options, "max_num_seqs": 2}), expected.requests)
+    return run, differences(expected.said, run.said)
+
+
+def num_old_slots(run: Run) -> int:
+    """How often a sequence was computed again in a slot that nobody had used since it left it."""
+    last: dict[int, int] = {}
+    count = 0
+    for record in run.prefill_steps:
+        for slot, sequence_id in zip(record.plan.state_slots.tolist(), record.plan.sequence_ids.tolist(), strict=True):
+            count += last.get(slot) == sequence_id
+            last[slot] = sequence_id
+    return count

@@ -76,7 +76,8 @@ def output_was_recomputed(run: Run) -> bool:
 
 
 CHUNKS = {"max_num_seqs": 6, "chunked_prefill": True, "max_num_batched_tokens": 12}
-TIGHT = {"max_num_seqs": 12}
+TIGHT = {"max_num_seqs": 6}
+"""As many as there are requests, so that slots are soon used again."""
 
 MODES: dict[str, dict[str, Mode]] = {
     "drafts": {
