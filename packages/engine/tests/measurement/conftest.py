@@ -69,6 +69,7 @@ def build_record(
     times = {"forward_ms": forward_ms, "sampler_ms": sampler_ms, "step_ms": step_ms}
     if accept_probs is not None:
         measured["accept_probs"] = np.array(accept_probs, np.float32)
+    measured.setdefault("num_output_tokens", int(offsets[-1]))
     return StepRecord(plan=plan, outcome=outcome, **times, **measured)
 
 

@@ -135,7 +135,7 @@ def test_ends_of_requests_are_counted_by_reason(make_record: MakeRecord) -> None
 
 def test_outputs_of_one_prompt_count_each_for_itself(make_record: MakeRecord) -> None:
     metrics = Metrics()
-    metrics.take_step(make_record(0, StepKind.PREFILL, query_lengths=[5], num_tokens=[1], num_sibling_tokens=2))
+    metrics.take_step(make_record(0, StepKind.PREFILL, query_lengths=[5], num_tokens=[1], num_output_tokens=3))
     assert metrics["generation_tokens_total"] == 3
     ended = final_output("stop")
     metrics.take_finished([replace(ended, outputs=(*ended.outputs, CompletionOutput(1, "", (), None, "length", None)))])

@@ -248,7 +248,7 @@ class LLMEngine:
                 sampler_ms=1000 * collected.sampler_s,
                 step_ms=1000 * (now - max(step.started_s, self._processed_s)),
                 first_token_ms=tuple(1000 * seconds for seconds in processed.first_token_s),
-                num_sibling_tokens=len(branches),
+                num_output_tokens=processed.num_tokens,
                 accept_probs=collected.accept_probs,
                 draft_faults=collected.draft_faults,
             )

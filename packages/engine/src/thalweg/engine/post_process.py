@@ -32,6 +32,8 @@ class Processed:
     """Sequences that the engine ended although the scheduler would go on: to be aborted there."""
     first_token_s: tuple[float, ...]
     """Time from arrival to first token, of the requests whose first token came with this step."""
+    num_tokens: int
+    """Added to outputs."""
 
 
 class PostProcessor:
@@ -82,7 +84,7 @@ class PostProcessor:
         for request in step.changed.values():
             if request.finished_s is not None:
                 self._table.remove(request)
-        return Processed(outputs, step.stopped_ids, tuple(step.first_token_s))
+        return Processed(outputs, step.stopped_ids, tuple(step.first_token_s), step.num_tokens)
 
     def end(
         self, requests: Sequence[RequestState], reason: FinishReason, error: str | None = None
@@ -134,6 +136,7 @@ class _Step:
     ended: list[OutputState] = field(default_factory=list)
     stopped_ids: list[int] = field(default_factory=list)
     first_token_s: list[float] = field(default_factory=list)
+    num_tokens: int = 0
     _logprobs: LogprobReport | None = None
     _prompt_logprobs: LogprobReport | None = None
     _draws: DrawReport | None = None
@@ -166,6 +169,7 @@ class _Step:
                 output.finish(FinishReason.ERROR, error=_BROKEN_ERROR)
         else:
             _advance(output, token_ids, status)
+        self.num_tokens += len(output.token_ids) - num_before
         self._report(output, sample, output.token_ids[num_before:])
         if request.first_token_s is None and output.token_ids:
             request.first_token_s = self.now_s

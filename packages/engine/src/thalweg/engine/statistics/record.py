@@ -25,19 +25,15 @@ class StepRecord:
     sum over steps is the time that the engine was busy, whether steps overlap or not."""
     first_token_ms: tuple[float, ...] = ()
     """Time to first token of the requests that got theirs in this step."""
-    num_sibling_tokens: int = 0
-    """First tokens of outputs that shared the computation of their prompt, besides those of the outcome."""
+    num_output_tokens: int
+    """Tokens that the step added to outputs. The outcome may have more of them: of requests that were over by then, or
+    after a stop that the scheduler does not know; and fewer, where a prompt has several outputs."""
     moe_load: tuple[float, float] | None = None
     """(mean, maximum) tokens per rank of the experts, summed over layers; None while nobody measures it."""
     accept_probs: NDArray[np.float32] | None = None
     """[N, G] how likely each draft of the step was to be accepted, NaN where none was verified; None = no drafts."""
     draft_faults: tuple[int, int] = (0, 0)
     """What the drafter got wrong in this step: unusable ids, confidences outside 0..1."""
-
-    @property
-    def num_output_tokens(self) -> int:
-        """Tokens that the step added to outputs."""
-        return int(self.outcome.token_ids.size) + self.num_sibling_tokens
 
     @property
     def confidence_errors(self) -> NDArray[np.float64]:
