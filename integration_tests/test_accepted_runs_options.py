@@ -69,6 +69,7 @@ def test_the_output_is_that_without_drafts(rule: Rule, is_async: bool, script: s
     both = twins(rule)
     drafted = both.drafted(SCRIPTS[script], is_async=is_async)
     assert_same(drafted.finals, both.plain.finals, script)
+    assert all(said.logprobs for said in drafted.said)
     # The first decode step of a request has placeholders, and the last run may go on past the text that is known.
     counts = [run.num_accepted - 1 for runs in drafted.runs for run in runs[2:-1]]
     assert set(counts) == (set(range(6)) if script == "changing" else {int(script[0])})

@@ -58,6 +58,7 @@ def test_the_output_is_that_without_drafts(rule: Rule, temperature: float, start
     stops, both = twins(rule, temperature, start)
     drafted = both.drafted(always(5), is_async=is_async)
     assert_same(drafted.finals, both.plain.finals, "drafted")
+    assert all(said.logprobs for said in drafted.said)
     met = {
         (stop.kind, stop.index - start, min(stop.params.max_tokens - 1 - start, RUN))
         for number, stop in enumerate(stops)

@@ -69,6 +69,8 @@ def serve(setup: Setup, requests: Sequence[Request], act: Act | None = None) -> 
         assert not engine.has_unfinished(), "the engine does not come to an end"
         for pool in (bench.scheduler.blocks, bench.scheduler.state_slots):
             assert pool.num_free == pool.capacity - 1
+        emitted = sum(len(said.token_ids) for output in finals.values() for said in output.outputs)
+        assert engine.statistics.totals.num_output_tokens == emitted
     return Watched([finals[str(number)] for number in range(len(finals))], _runs(bench.records, len(requests)))
 
 
