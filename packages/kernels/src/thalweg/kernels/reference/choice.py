@@ -79,6 +79,8 @@ def _choose(
 
 
 def _choose_listed(rule: Rule, tempered: Tensor, filters: Filters, stream: Tensor) -> Tensor:
-    ids, logprobs = find_survivors(tempered, filters).padded()
-    columns = rule(torch.exp(logprobs), ids, stream).long()[:, None]
-    return torch.where(columns < 0, -1, ids.gather(1, columns.clamp(min=0))).squeeze(1).int()
+    tokens = []
+    for rows, ids, logprobs in find_survivors(tempered, filters).lists():
+        columns = rule(torch.exp(logprobs), ids, stream[rows]).long()[:, None]
+        tokens.append(torch.where(columns < 0, -1, ids.gather(1, columns.clamp(min=0))).squeeze(1).int())
+    return torch.cat(tokens)

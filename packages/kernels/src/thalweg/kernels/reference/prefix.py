@@ -20,6 +20,9 @@ SHORT_ROW = 4096
 FIRST_SHARE = 16
 """Of longer ones one part in so many is sorted first, where that can save work."""
 
+MASS_ELEMENTS = 1 << 17
+"""Masses of whole rows that the CPU has in memory at a time."""
+
 
 @dataclass(frozen=True, slots=True)
 class Filters:
@@ -62,8 +65,7 @@ def find_prefix(logits: Tensor, filters: Filters) -> Prefix:
     on_cpu = logits.device.type == "cpu"
     largest = logits.amax(-1, keepdim=True).double()
     if not on_cpu or bool((filters.top_p < 1).any()):
-        total = sum_last(_masses_(_shares(logits, largest), vocabulary))
-        limit = filters.top_p.double()[:, None] * total[:, None]
+        limit = filters.top_p.double()[:, None] * _total(logits, largest)[:, None]
         limit.masked_fill_(filters.top_p[:, None] >= 1, torch.inf)
     else:
         limit = torch.full_like(largest, torch.inf)
@@ -71,12 +73,12 @@ def find_prefix(logits: Tensor, filters: Filters) -> Prefix:
     prefix = _prefix_within(largest_values(logits, width), largest, limit, filters, vocabulary)
     if width < vocabulary:
         k = filters.top_k[:, None]
-        rows = torch.nonzero(((prefix.count == width) & ((k < 0) | (k > width))).squeeze(1)).squeeze(1)
-        if rows.numel():
-            ordered = largest_values(logits[rows], vocabulary)
-            whole = _prefix_within(ordered, largest[rows], limit[rows], filters.of(rows), vocabulary)
+        wants_more = (prefix.count == width) & ((k < 0) | (k > width))
+        for row in torch.nonzero(wants_more.squeeze(1)):  # one at a time: whole rows in float64 fill the cache
+            ordered = largest_values(logits[row], vocabulary)
+            whole = _prefix_within(ordered, largest[row], limit[row], filters.of(row), vocabulary)
             for name in Prefix.__slots__:
-                getattr(prefix, name)[rows] = getattr(whole, name)
+                getattr(prefix, name)[row] = getattr(whole, name)
     return prefix
 
 
@@ -94,6 +96,17 @@ def _prefix_within(ordered: Tensor, largest: Tensor, limit: Tensor, filters: Fil
     count = torch.where(k > 0, torch.minimum(count, k), count).clamp_(1, width)
     total = sums.gather(1, count - 1) / _unit(vocabulary)
     return Prefix(ordered.gather(1, count - 1), count, largest + torch.log(total))
+
+
+def _total(logits: Tensor, largest: Tensor) -> Tensor:
+    """Mass float64 [n] of whole rows."""
+    num_rows, vocabulary = logits.shape
+    total = largest.new_empty(num_rows)
+    size = max(1, MASS_ELEMENTS // vocabulary) if logits.device.type == "cpu" else max(1, num_rows)
+    for start in range(0, num_rows, size):
+        part = slice(start, start + size)
+        total[part] = sum_last(_masses_(_shares(logits[part], largest[part]), vocabulary))
+    return total
 
 
 def _unit(vocabulary: int) -> float:

@@ -5,6 +5,7 @@ Letters: n rows, V vocabulary, S survivors of all rows together, c most survivor
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -12,6 +13,9 @@ from torch import Tensor
 
 from thalweg.kernels.reference.prefix import Filters, find_prefix
 from thalweg.kernels.reference.vocabulary_rows import first_places
+
+LONG_LIST = 8192
+"""Longer lists of survivors are worth a call of their own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,17 +36,28 @@ class Survivors:
         result.view(-1)[self.places] = self.logprobs
         return result
 
-    def padded(self) -> tuple[Tensor, Tensor]:
-        """(ids int64 [n, c], log-probabilities float32 [n, c]) with -inf behind the survivors of a row; c is
-        at least 1."""
+    def lists(self) -> Iterator[tuple[slice, Tensor, Tensor]]:
+        """(rows, ids int64 [m, c], log-probabilities float32 [m, c]) of m rows; c is at least 1.
+
+        Short lists come together, with -inf behind the survivors of a row; long ones one by one.
+        """
         num_rows = self.counts.numel()
-        if num_rows == 1 and self.places.numel():
-            return self.places[None], self.logprobs[None]
+        is_short = num_rows > 1 and int(self.counts.max()) <= LONG_LIST
+        if is_short or 0 in self.counts:
+            yield slice(None), *self._padded()
+            return
+        last = 0
+        for row, count in enumerate(self.counts.tolist()):
+            first, last = last, last + count
+            ids = self.places[first:last] - row * self.vocabulary
+            yield slice(row, row + 1), ids[None], self.logprobs[None, first:last]
+
+    def _padded(self) -> tuple[Tensor, Tensor]:
         widest, first = max(1, int(self.counts.max())), self.counts.cumsum(0) - self.counts
-        rows = torch.repeat_interleave(torch.arange(num_rows), self.counts)
+        rows = torch.repeat_interleave(torch.arange(self.counts.numel()), self.counts)
         cells = rows, torch.arange(rows.numel()) - first[rows]
-        ids = self.places.new_zeros(num_rows, widest)
-        logprobs = self.logprobs.new_full((num_rows, widest), -torch.inf)
+        ids = self.places.new_zeros(self.counts.numel(), widest)
+        logprobs = self.logprobs.new_full(ids.shape, -torch.inf)
         return ids.index_put_(cells, self.places - rows * self.vocabulary), logprobs.index_put_(cells, self.logprobs)
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from thalweg.kernels.reference.numerics import sum_last
 
-PIECE_ELEMENTS = 1 << 17
+PIECE_ELEMENTS = 1 << 19
 """Tokens that `in_pieces` takes at a time."""
 
 
