@@ -12,7 +12,7 @@ from options_testing.reports import check_reports
 from options_testing.runs import Run
 from thalweg.interfaces import SamplingParams
 
-SEEDS, COUNT = range(12), 9
+SEEDS, COUNT = range(14), 7
 
 
 @cache
@@ -33,7 +33,7 @@ def test_the_mixes_hold_every_option_and_end_in_every_way() -> None:
     runs = [served(seed)[0] for seed in SEEDS]
     counts = Counter(name for run in runs for _, params in run.requests for name in options_of(params))
     assert set(counts) == {*SamplingParams.__dataclass_fields__} - {"structured"}
-    assert min(counts.values()) > 10
+    assert min(counts.values()) > 5, counts
     outputs = [output for run in runs for said in run.said for output in said.outputs]
     assert {(output.finish_reason, type(output.stop_reason)) for output in outputs} >= {
         ("length", type(None)),
