@@ -14,6 +14,11 @@ from logprobs_testing.serving import Checkpoint, Request, Served, random_checkpo
 from thalweg.engine import SamplingParams
 
 NUM_TOKENS = 7
+OPTIONS: dict[int, dict[str, Any]] = {
+    1: {"logit_bias": {9: 5.0, 11: -100.0}, "forced_token_ids": (-1, -1, 40, 41), "repetition_penalty": 1.5},
+    2: {"min_tokens": NUM_TOKENS, "stop_token_ids": tuple(range(100, 180)), "min_p": 0.01, "presence_penalty": 1.0},
+    3: {"frequency_penalty": 2.0, "bad_words": ("e", "th")},
+}
 STEP_TIMES = tuple((size, 10.0 + 2 * size) for size in range(1, 49))
 DRAFTED: dict[str, dict[str, Any]] = {
     "no drafts": {"verification": "coupled", "draft_length": 0},
@@ -39,7 +44,10 @@ DRAFTED: dict[str, dict[str, Any]] = {
 
 @cache
 def requests(vocab_size: int) -> list[Request]:
-    """Greedy and drawn, of prompts shorter and longer than windows and blocks; one asks for other lengths of lists."""
+    """Greedy and drawn, of prompts shorter and longer than windows and blocks, with lists of many lengths.
+
+    What some of them do to their logits is not reported: the model does not know of it.
+    """
     made: list[Request] = []
     for number, length in enumerate((1, 20, 124, 126, 40, 7)):
         params = SamplingParams(
@@ -50,6 +58,7 @@ def requests(vocab_size: int) -> list[Request]:
             ignore_eos=True,
             logprobs=(5, 0, 20, vocab_size, 1, None)[number],
         )
+        params = replace(params, **OPTIONS.get(number, {}))
         made.append((text(number, vocab_size, length), params))
     return made
 
