@@ -1,5 +1,6 @@
 """Sampling parameters against a vocabulary, and the rows that become of them."""
 
+import dataclasses
 import math
 from collections.abc import Iterable
 from typing import Any
@@ -76,6 +77,15 @@ def test_outputs_count_their_seeds_up_from_that_of_the_request(tokenizer: Tokeni
     several = rows(tokenizer, SamplingParams(n=5, seed=seed))
     assert [row.seed for row in several] == [(seed + index) % 2**64 for index in range(5)]
     assert all(row.top_p == several[0].top_p for row in several)
+
+
+def test_a_row_with_another_seed_is_the_row_that_is_made_with_it(maker: RowMaker) -> None:
+    row = maker.row(SamplingParams(seed=3, top_k=9, bad_words=("ab",), repetition_penalty=1.5))
+    other, made = row.with_seed(2**64 - 1), dataclasses.replace(row, seed=2**64 - 1)
+    assert (other.seed, other.packed) == (made.seed, made.packed)
+    assert other.packed != row.packed
+    assert row.seed != other.seed
+    assert other.bad_word_table is row.bad_word_table
 
 
 def test_outputs_without_a_seed_count_up_from_the_drawn_one(tokenizer: Tokenizer) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -102,7 +102,7 @@ class Admission:
         # Always drawn, so that a request with a seed of its own does not shift the seeds of later ones.
         drawn = int(self._seeds.integers(0, 2**64, dtype=np.uint64))
         seed = drawn if params.seed is None else params.seed
-        return [replace(row, seed=(seed + index) % 2**64) for index in range(params.n)]
+        return [row.with_seed((seed + index) % 2**64) for index in range(params.n)]
 
     def _check_ids(self, prompt: object) -> tuple[int, ...]:
         if hasattr(prompt, "tolist"):  # a numpy array or a torch tensor

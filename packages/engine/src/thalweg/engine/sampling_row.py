@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -75,6 +76,14 @@ class SamplingRow:
     def __post_init__(self) -> None:
         object.__setattr__(self, "bad_word_table", BadWords(self.bad_words))
         object.__setattr__(self, "packed", np.array(self._record(), PARAMETERS).tobytes())
+
+    def with_seed(self, seed: int) -> SamplingRow:
+        """The same with another seed; what is derived from the rest is shared, as a request may have many outputs."""
+        row, record = copy.copy(self), np.frombuffer(self.packed, PARAMETERS).copy()
+        record["seed"] = seed
+        object.__setattr__(row, "seed", seed)
+        object.__setattr__(row, "packed", record.tobytes())
+        return row
 
     @property
     def has_penalties(self) -> bool:
