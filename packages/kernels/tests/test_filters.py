@@ -120,15 +120,19 @@ def test_degenerate_rows(filters: tuple[float, int, float], vocabulary: int) -> 
     assert logprobs[2].tolist() == [-torch.inf] * (vocabulary - 1) + [0.0]
 
 
-def test_a_row_that_the_temperature_sends_to_infinity_gives_no_token() -> None:
-    logits, temperature = torch.tensor([[3e38, 0.0], [1.0, 0.0]]), torch.full((2,), 0.5)
+def test_a_row_that_the_temperature_would_send_to_infinity_keeps_its_order() -> None:
+    logits = torch.tensor([[3e38, 3e38, 1e38, -3e38], [1.0, 0.0, 0.0, 0.0]])
+    temperature = torch.tensor([0.5, 1.0])
     for filters in (OFF, (0.9, -1, 0.0), (0.9, 1, 0.5)):
-        for draw in (ops.sample_tokens, ops.coupled_tokens):
-            for rows in ([0], [0, 1]):
-                given_rows = logits[rows], temperature[rows], *columns([filters] * len(rows))
+        for rows in ([0], [0, 1]):
+            given_rows = logits[rows], temperature[rows], *columns([filters] * len(rows))
+            logprobs = ops.filtered_logprobs(*given_rows)
+            most_likely = [0.0, -torch.inf] if filters[1] == 1 else [torch.tensor(0.5).log()] * 2
+            assert logprobs[0].tolist() == [*most_likely, -torch.inf, -torch.inf]
+            for draw in (ops.sample_tokens, ops.coupled_tokens):
                 tokens = draw(*given_rows, torch.arange(len(rows)), torch.arange(len(rows)))
-                assert tokens[0] == -1
-                assert bool((tokens[1:] >= 0).all())
+                assert tokens[0] in (0, 1)
+                assert bool((tokens >= 0).all())
 
 
 def test_equal_tokens_are_cut_by_their_ids() -> None:

@@ -10,7 +10,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from thalweg.kernels.reference.filters import filtered_logprobs, is_greedy, tempering
+from thalweg.kernels.reference.filters import filtered_logprobs, is_greedy, temper, tempering
 from thalweg.kernels.reference.numerics import check_shape
 from thalweg.kernels.reference.prefix import Filters
 from thalweg.kernels.reference.survivors import find_survivors
@@ -40,8 +40,7 @@ def choose_tokens(
 ) -> Tensor:
     """Ids int32 [n]: the argmax on greedy rows, elsewhere what the rule chooses from exp(filtered_logprobs).
 
-    -1 where a row has no finite largest logit, before temperature or after. On the CPU a filtered row is a list of the
-    few tokens left.
+    -1 where a row has no finite largest logit. On the CPU a filtered row is a list of the few tokens left.
     """
     check_shape("temperature", temperature, (logits.shape[0],))
     if logits.device.type != "cpu":
@@ -66,7 +65,7 @@ def _choose(
     rule: Rule, logits: Tensor, scale: Tensor, top_p: Tensor, top_k: Tensor, min_p: Tensor, stream: Tensor
 ) -> Tensor:
     """Ids int32 [n] on the CPU; the largest logits are finite."""
-    tempered, filters = logits.float() * scale.unsqueeze(-1), Filters(top_p, top_k, min_p)
+    tempered, filters = temper(logits, scale), Filters(top_p, top_k, min_p)
     is_active = filters.active(logits.shape[1])
     if not bool(is_active.any()):
         return rule(torch.exp(log_softmax(tempered)), None, stream).int()

@@ -65,6 +65,20 @@ def tempering(
     return scale, torch.where(greedy, 1.0, top_p), torch.where(greedy, -1, top_k), torch.where(greedy, 0.0, min_p)
 
 
+def temper(logits: Tensor, scale: Tensor) -> Tensor:
+    """logits [n, V] times scale float32 [n], in float32.
+
+    Where that would leave the range of float32, the row is first shifted so that its largest logit is 0, which changes
+    no probability.
+    """
+    values, factor = logits.float(), scale.unsqueeze(-1)
+    largest = values.amax(-1, keepdim=True)
+    is_too_large = torch.isfinite(largest) & ~torch.isfinite(largest * factor)
+    if logits.device.type == "cpu" and not bool(is_too_large.any()):
+        return values * factor
+    return (values - torch.where(is_too_large, largest, 0.0)) * factor
+
+
 def filtered_logprobs(logits: Tensor, temperature: Tensor, top_p: Tensor, top_k: Tensor, min_p: Tensor) -> Tensor:
     """Log-probabilities float32 [n, V] that a draw uses: temperature, then the filters of `filter_mask`, renormalised.
 
@@ -76,7 +90,7 @@ def filtered_logprobs(logits: Tensor, temperature: Tensor, top_p: Tensor, top_k:
 
 
 def _filtered(logits: Tensor, scale: Tensor, *filters: Tensor) -> Tensor:
-    tempered, chosen = logits.float() * scale.unsqueeze(-1), Filters(*filters)
+    tempered, chosen = temper(logits, scale), Filters(*filters)
     return listed_logprobs(tempered, chosen) if logits.device.type == "cpu" else sorted_logprobs(tempered, chosen)
 
 

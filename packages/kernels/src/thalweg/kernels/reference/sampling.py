@@ -58,7 +58,7 @@ def sample_tokens(
     """Fresh token ids int32 [n]: the argmax on greedy rows, elsewhere a draw from filtered_logprobs.
 
     Arguments as for filtered_logprobs; seeds uint64 or int64 [n], positions int [n]. -1 where a row has no finite
-    largest logit, before temperature or after.
+    largest logit.
     """
     u = uniform(seeds, positions, FRESH)
     return choose_tokens(_draw, logits, temperature, top_p, top_k, min_p, u)
