@@ -75,8 +75,8 @@ def test_batch_invariant_mode_says_at_the_start_what_does_not_promise_it() -> No
     steady = implementation(provider="tile_kernels", deterministic=True, batch_invariant=True)
     chosen = bind("sm90", batch_invariant=True, registry=registry(fast, steady)).implementation("scale")
     assert chosen is steady
-    by_name = bind("sm90", {"scale": "reference"}, batch_invariant=True, registry=registry(fast))
-    assert by_name.implementation("scale").label == "cpu/reference"
+    with pytest.raises(BackendUnavailableError, match="cpu/reference: batch-invariant on cpu only"):
+        bind("sm90", {"scale": "reference"}, batch_invariant=True, registry=registry(steady))
     with pytest.raises(BackendUnavailableError, match="sm90/tilelang: not batch-invariant"):
         bind("sm90", {"scale": "tilelang"}, batch_invariant=True, registry=registry(fast, steady))
 

@@ -141,7 +141,8 @@ class Registry:
     ) -> Implementation:
         """The implementation that `backend` uses for `op`; decided once per set of arguments.
 
-        provider: take this one (an override); "reference" is then possible on every backend.
+        provider: take this one (an override); "reference" is then possible on every backend, but not where batch
+        invariance is asked for: what it promises of its bits holds on the CPU.
         Raises ConfigError for unknown names and BackendUnavailableError, with the reason for each candidate, when
         nothing fits.
         """
@@ -168,13 +169,14 @@ class Registry:
             candidates += self.implementations(op, "cpu")
         refused = []
         for candidate in candidates:
-            reason = _refusal(candidate, provider, architecture, facts, batch_invariant)
+            reason = _refusal(candidate, backend, provider, architecture, facts, batch_invariant)
             if reason is None:
                 return candidate
             refused.append(f"{candidate.label}: {reason}")
         asked = f"{op} on {backend}" + (f" by {provider}" if provider else "")
         found = "; ".join(refused) if refused else f"{backend} has no implementation of {op}"
-        raise BackendUnavailableError(f"nothing computes {asked} ({found}); overriding it with 'reference' would")
+        hint = "" if batch_invariant else "; overriding it with 'reference' would"
+        raise BackendUnavailableError(f"nothing computes {asked} ({found}){hint}")
 
 
 def _same_place(one: Implementation, other: Implementation) -> bool:
@@ -182,7 +184,12 @@ def _same_place(one: Implementation, other: Implementation) -> bool:
 
 
 def _refusal(
-    candidate: Implementation, provider: str | None, architecture: str | None, facts: Facts, batch_invariant: bool
+    candidate: Implementation,
+    backend: str,
+    provider: str | None,
+    architecture: str | None,
+    facts: Facts,
+    batch_invariant: bool,
 ) -> str | None:
     """Why a candidate cannot be taken, or None."""
     if provider is not None and candidate.provider != provider:
@@ -193,4 +200,6 @@ def _refusal(
         return "does not serve these dimensions"
     if batch_invariant and not candidate.batch_invariant:
         return "not batch-invariant"
+    if batch_invariant and candidate.backend != backend:
+        return f"batch-invariant on {candidate.backend} only"
     return None
