@@ -32,12 +32,12 @@ def prompt(number: int, length: int) -> list[int]:
 
 
 def watched(temperature: float | None = None) -> list[Request]:
-    """Six requests with seeds: filters, penalties, bans; all of them last to the end. temperature: of all of them."""
+    """Six requests with seeds: filters, penalties, bans, log-probabilities; all last to the end."""
     given: tuple[dict[str, Any], ...] = (
         {"temperature": 1.0},
-        {"temperature": 0.7, "top_p": 0.9},
+        {"temperature": 0.7, "top_p": 0.9, "logprobs": 3},
         {"temperature": 1.3, "top_k": 12, "presence_penalty": 0.5, "frequency_penalty": 0.3},
-        {"temperature": 1.0, "min_p": 0.02, "repetition_penalty": 1.2},
+        {"temperature": 1.0, "min_p": 0.02, "repetition_penalty": 1.2, "logprobs": 0},
         {"temperature": 2.0, "logit_bias": {4: 1.5, 9: -2.0}, "bad_words": ("a",)},
         {"temperature": 0.9, "top_p": 0.8, "top_k": 15, "min_p": 0.01},
     )
@@ -118,7 +118,7 @@ class Told:
         self.num_drafts_held = sum(int((outcome.num_accepted - 1).clip(0).sum()) for outcome in decodes)
 
     def __eq__(self, other: object) -> bool:
-        """Whether text, ids and reasons are the same, request by request."""
+        """Whether text, ids, log-probabilities and reasons are the same, request by request."""
         return isinstance(other, Told) and self.said == other.said
 
     __hash__ = None  # type: ignore[assignment]
