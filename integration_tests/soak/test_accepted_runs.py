@@ -6,7 +6,7 @@ import pytest
 
 from accepted_runs_testing.random_requests import check
 
-NUM_MODELS = 100
+NUM_MODELS = 40
 
 
 @pytest.mark.parametrize("seed", range(1000, 1000 + NUM_MODELS))
