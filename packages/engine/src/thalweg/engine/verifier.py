@@ -23,9 +23,8 @@ from thalweg.kernels import Verification
 class Verifier:
     """Judges the drafts of decode steps: by rejection with a pool, by matching coupled draws without one.
 
-    ops: bound kernel ops; `verify_drafts`, `match_drafts`, `force_tokens` and `argmax_lowest` are used. Of greedy
-    requests a draft holds while it is the argmax, whatever the rule, and neither coin nor pool is looked at. Where a
-    token is forced, a draft holds if it is that token.
+    ops: bound kernel ops. Of greedy requests a draft holds while it is the argmax, whatever the rule, and neither coin
+    nor pool is looked at. Where a token is forced, a draft holds if it is that token.
     """
 
     def __init__(self, ops: Any, upload: Uploader, sampler: Sampler, pool: DraftPool | None) -> None:
