@@ -50,12 +50,11 @@ class PromptLogprobs:
 
     def _logprobs(self, logits: torch.Tensor, parameters: NDArray[Any]) -> torch.Tensor:
         """float32 [n, V]; parameters: [n]."""
-        ops = self._ops
-        if not self._is_raw and self._force_top_k:
-            ops.keep_largest(logits, self._force_top_k)
         logprobs: torch.Tensor
         if self._is_raw:
-            logprobs = ops.log_softmax(logits)
-        else:
-            logprobs = ops.filtered_logprobs(logits, *filter_tensors(self._upload, parameters))
+            logprobs = self._ops.log_softmax(logits)
+            return logprobs
+        if self._force_top_k:
+            self._ops.keep_largest(logits, self._force_top_k)
+        logprobs = self._ops.filtered_logprobs(logits, *filter_tensors(self._upload, parameters))
         return logprobs
