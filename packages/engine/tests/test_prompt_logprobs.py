@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from engine_testing.bench import VOCAB, MakeBench, params
-from engine_testing.sampling import records, sampler_inputs
+from engine_testing.sampling import plain_logprobs, records, sampler_inputs
 
 from thalweg.engine.prompt_logprobs import PromptLogprobs
 from thalweg.engine.prompt_rows import PromptRows
@@ -54,26 +54,12 @@ def test_slabs_of_rows_say_what_all_rows_together_say(
     expected = torch.log_softmax(logits, -1)
     if not is_raw:
         for place, sequence in enumerate(asked.sequences.tolist()):
-            expected[place] = filtered(logits[place], rows[sequence], force_top_k)
+            expected[place] = plain_logprobs(logits[place], rows[sequence], force_top_k)
     order = torch.sort(expected, descending=True, stable=True).indices[:, :4]
     assert found.top_ids.tolist() == order.tolist()
     np.testing.assert_allclose(found.top_logprobs, expected.gather(1, order), rtol=1e-6, atol=1e-5)
     own = expected.gather(1, torch.from_numpy(asked.token_ids).long()[:, None])[:, 0]
     np.testing.assert_allclose(found.logprobs, own, rtol=1e-6, atol=1e-5)
-
-
-def filtered(logits: torch.Tensor, row: SamplingRow, force_top_k: int) -> torch.Tensor:
-    """float64 [V] of a draw, written out once more; no logits of these tests are equal."""
-    order = torch.argsort(logits, descending=True)
-    logits = logits.clone()
-    if force_top_k:
-        logits[order[force_top_k:]] = -torch.inf
-    if row.temperature < 1e-5:
-        return torch.log_softmax(logits / 1e-5, 0)
-    probs = torch.softmax(logits / row.temperature, 0)
-    before = probs[order].cumsum(0) - probs[order]
-    probs[order[before > row.top_p]] = 0
-    return torch.log(probs / probs.sum())
 
 
 @pytest.mark.parametrize("mode", ["raw", "processed"])

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from engine_testing.sampling import forbidding, sampler_inputs
+from engine_testing.sampling import forbidding, plain_logprobs, sampler_inputs
 
 from thalweg.engine.device import Prepared, Sampled
 from thalweg.engine.sample_stage import SampleStage
@@ -62,17 +62,6 @@ def run(
     return sampled
 
 
-def processed(logits: torch.Tensor, row: SamplingRow) -> torch.Tensor:
-    """float64 [V] written out once more."""
-    if row.temperature < 1e-5:
-        return torch.log_softmax(logits.double() / 1e-5, 0)
-    probs = torch.softmax(logits.double() / row.temperature, 0)
-    order = sorted(range(VOCAB), key=lambda token: (-float(probs[token]), token))
-    if row.top_k > 0:
-        probs[order[row.top_k :]] = 0
-    return torch.log(probs / probs.sum())
-
-
 def check_tops(found: Any, position: int, expected: torch.Tensor, count: int) -> None:
     order = sorted(range(VOCAB), key=lambda token: (-float(expected[token]), token))[:count]
     assert found.top_ids[position, :count].tolist() == order
@@ -99,7 +88,7 @@ def test_log_probabilities_are_those_of_the_model_or_of_the_draws(mode: Any) -> 
     for position, index in enumerate((0, 2, 3)):
         expected = torch.log_softmax(TABLE[index].double(), 0)
         if mode == "processed":
-            expected = processed(drawn_from[index], rows[index])
+            expected = plain_logprobs(drawn_from[index], rows[index])
         token = int(host.token_ids[index])
         assert found.token_ids[position] == token
         assert found.logprobs[position] == pytest.approx(float(expected[token]), abs=1e-5)

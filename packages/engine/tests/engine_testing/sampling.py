@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from thalweg.engine.logit_edits import LogitEdits
@@ -40,3 +41,19 @@ def sampler_inputs(rows: Sequence[SamplingRow], counts: Sequence[int] | None = N
         "draft_write_slots": np.zeros(len(rows), np.int32),
     }
     return SamplerInputs(**(values | fields))
+
+
+def plain_logprobs(logits: torch.Tensor, row: SamplingRow, force_top_k: int = 0) -> torch.Tensor:
+    """float64 [V], what a request draws from logits [V], written out once more. Equal logits are not provided for."""
+    order = torch.argsort(logits, descending=True)
+    values = logits.to(torch.float64, copy=True)
+    if force_top_k:
+        values[order[force_top_k:]] = -torch.inf
+    if row.temperature < 1e-5:
+        return torch.log_softmax(values / 1e-5, 0)
+    probs = torch.softmax(values / row.temperature, 0)
+    before = probs[order].cumsum(0) - probs[order]
+    probs[order[before > row.top_p]] = 0
+    if row.top_k > 0:
+        probs[order[row.top_k :]] = 0
+    return torch.log(probs / probs.sum())
