@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from drafts_testing import drafters
 from drafts_testing.bench import Bench, Request, Setup
+from drafts_testing.pieces import cut_prompts
 from drafts_testing.tables import Memory, Tables
 from drafts_testing.workloads import VOCAB, rising
 from thalweg.interfaces import CompletionOutput, SamplingParams
@@ -105,7 +106,7 @@ class Told:
         bench = Bench(replace(setup, options=settled))
         bench.keep_records()
         if chunk is not None:
-            _cut_prompts(bench, chunk)
+            cut_prompts(bench.scheduler, chunk)
         with bench.engine:
             outputs = bench.serve(requests, arrivals)
         assert [output.error for output in outputs if output.error is not None] == []
@@ -174,13 +175,3 @@ WAYS: dict[str, Way] = {
     ),
 }
 """Batch, order, arrival, overlap and chunks: what no row of the table but one may depend on."""
-
-
-def _cut_prompts(bench: Bench, chunk: int) -> None:
-    """End a piece of every prompt at each multiple, through the checkpoints that a store would ask for."""
-    add = bench.scheduler.add
-
-    def add_with_checkpoints(token_ids: Any, **options: Any) -> Any:
-        return add(token_ids, **options, checkpoints=tuple(range(chunk, len(token_ids), chunk)))
-
-    bench.scheduler.add = add_with_checkpoints

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from determinism_testing.company import longest_prompt
+from determinism_testing.scene import WAYS as WAYS_OF_LOGITS
+from determinism_testing.scene import Scene, write_checkpoint
 from determinism_testing.watched import WAYS, Rule, Told, among, drafting, neighbours, short_of_memory, varying, watched
 from drafts_testing import budgets
 from drafts_testing.bench import Setup
@@ -81,3 +85,30 @@ def test_random_ways(seed: int, rule: Rule) -> None:
             options["max_num_seqs"] = 6
             changed, chunk = replace(changed, num_blocks=short_of_memory(changed).num_blocks), None
         assert among(changed, watched(), others, arrivals=arrivals, chunk=chunk, **options) == told, round_number
+
+
+@pytest.mark.parametrize("mode", ["quant", "plain"])
+@pytest.mark.parametrize("arithmetic", ["exact", "float32"])
+def test_logits_in_every_way_of_serving(tmp_path: Path, mode: str, arithmetic: str) -> None:
+    write_checkpoint(tmp_path / "checkpoint")
+    here = Scene(tmp_path / "checkpoint", mode, arithmetic)
+    for name, way in WAYS_OF_LOGITS.items():
+        tokens, num_preemptions = here.serve(**way)
+        assert here.witness.differing == [], name
+        assert tokens == here.tokens, name
+        assert bool(num_preemptions) == ("recomputed" in name), name
+
+
+@pytest.mark.parametrize("mode", ["quant", "plain"])
+@pytest.mark.parametrize("arithmetic", ["exact", "float32"])
+def test_logits_with_two_threads(tmp_path: Path, mode: str, arithmetic: str) -> None:
+    write_checkpoint(tmp_path / "checkpoint")
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(1)
+        here = Scene(tmp_path / "checkpoint", mode, arithmetic)
+        torch.set_num_threads(2)
+        assert here.serve(**WAYS_OF_LOGITS["padded to 33, with drafts"])[0] == here.tokens
+        assert here.witness.differing == []
+    finally:
+        torch.set_num_threads(before)
