@@ -10,7 +10,7 @@ import pytest
 
 from logprobs_testing.forward import assert_reported, text_logits
 from logprobs_testing.plain import processed
-from logprobs_testing.serving import Request, Served, cutting, recorded, serve, text
+from logprobs_testing.serving import Request, Served, recorded, serve, text
 from thalweg.engine import SamplingParams
 
 LENGTHS = (13, 1, 2, 9)
@@ -24,7 +24,7 @@ WAYS: dict[str, dict[str, Any]] = {
 
 def make_requests(lengths: Sequence[int], **options: Any) -> list[Request]:
     counts = (4, 0, 256, 1)
-    base = SamplingParams(max_tokens=4, ignore_eos=True, seed=3, **options)
+    base = SamplingParams(max_tokens=2, ignore_eos=True, seed=3, **options)
     return [
         (text(length, 256, length), replace(base, prompt_logprobs=counts[number % 4], logprobs=number % 3 or None))
         for number, length in enumerate(lengths)
@@ -50,7 +50,7 @@ def test_they_are_the_models_own(way: str) -> None:
 @pytest.mark.parametrize("size", range(1, max(LENGTHS) + 1))
 def test_they_do_not_depend_on_the_chunks(size: int) -> None:
     asked = make_requests(LENGTHS, temperature=0.9)
-    served = serve(recorded(), asked, core=cutting(size), draft_length=0, **CHUNKED)
+    served = serve(recorded(), asked, piece=size, draft_length=0, **CHUNKED)
     check(asked, served)
     assert served.num_chunks == sum((length - 1) // size for length in LENGTHS)
 
@@ -58,7 +58,7 @@ def test_they_do_not_depend_on_the_chunks(size: int) -> None:
 @pytest.mark.parametrize("size", [17, 64, 127])
 def test_long_prompts_are_cut_across_blocks(size: int) -> None:
     asked = make_requests((140,), temperature=0.0)
-    served = serve(recorded(), asked, core=cutting(size), verification="coupled", **CHUNKED)
+    served = serve(recorded(), asked, piece=size, verification="coupled", **CHUNKED)
     check(asked, served)
 
 
@@ -81,13 +81,13 @@ def test_a_preempted_request_reports_its_prompt_once() -> None:
 def test_processed_ones_have_the_requests_own_temperature_and_filters(options: dict[str, Any], size: int) -> None:
     """And no masks, biases and penalties: those are about outputs."""
     asked = make_requests(LENGTHS, **options, repetition_penalty=1.5, logit_bias={7: 3.0}, min_tokens=2)
-    served = serve(recorded(), asked, core=cutting(size), logprobs_mode="processed", **CHUNKED)
+    served = serve(recorded(), asked, piece=size, logprobs_mode="processed", **CHUNKED)
     check(asked, served, mode="processed")
 
 
 def test_every_output_shares_them() -> None:
     asked = [(prompt, replace(params, n=2)) for prompt, params in make_requests(LENGTHS, temperature=1.0)]
-    served = serve(recorded(), asked, verification="coupled", core=cutting(6), **CHUNKED)
+    served = serve(recorded(), asked, verification="coupled", piece=6, **CHUNKED)
     check(asked, served)
     assert all(len(output.outputs) == 2 for output in served.finals)
 
@@ -95,5 +95,5 @@ def test_every_output_shares_them() -> None:
 def test_without_chunks_or_neighbours_they_are_equal_bit_for_bit() -> None:
     asked = make_requests((40, 13))
     alone = [serve(recorded(), [request], draft_length=0).finals[0].prompt_logprobs for request in asked]
-    cut = serve(recorded(), asked, core=cutting(11), **CHUNKED).finals
+    cut = serve(recorded(), asked, piece=11, **CHUNKED).finals
     assert [output.prompt_logprobs for output in cut] == alone

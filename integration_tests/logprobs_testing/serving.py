@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
+from drafts_testing.pieces import cut_prompts
 from rollback_testing.models import TINY_A, tiny_a
 from thalweg.engine import EngineConfig, SamplingParams, build_engine
 from thalweg.engine.statistics import StepRecord
 from thalweg.interfaces import RequestOutput, StepKind
 from thalweg.model import DraftNetwork, Model, small_config, write_random_checkpoint
-from thalweg.scheduler import Scheduler
 
 Request = tuple[Sequence[int], SamplingParams]
 SIZES: dict[str, Any] = {"max_num_seqs": 8, "max_model_len": 200, "stop_preempted_request": False}
@@ -88,16 +88,16 @@ def serve(
     requests: Sequence[Request],
     *,
     step_times: Sequence[tuple[int, float]] = (),
-    core: Callable[..., Any] = Scheduler,
+    piece: int = 0,
     **options: Any,
 ) -> Served:
-    """core: makes the scheduler. options: of the engine."""
+    """piece: prompts are computed in pieces that end at multiples of it; 0 = as the engine likes. options: its own."""
     config = EngineConfig.build(environ={}, model=checkpoint.path, check_lengths=True, **(SIZES | options))
     network = None if config.speculation.draft_length == 0 else checkpoint.network
     served = Served([])
-    with build_engine(
-        config, model=checkpoint.model, draft_network=network, step_times=step_times, core=core
-    ) as engine:
+    with build_engine(config, model=checkpoint.model, draft_network=network, step_times=step_times) as engine:
+        if piece:
+            cut_prompts(engine.scheduler, piece)
         engine.statistics.on_step(served.see)
         for number, (prompt, params) in enumerate(requests):
             engine.add_request(str(number), list(prompt), params)
@@ -112,23 +112,3 @@ def serve(
 def text(seed: int, vocab_size: int, length: int) -> list[int]:
     """Tokens without the special ones at the beginning of the vocabulary."""
     return np.random.default_rng(seed).integers(5, vocab_size - 20, length).tolist()
-
-
-def cutting(size: int) -> Callable[..., Any]:
-    """Makes schedulers whose prefill chunks end at every multiple of `size`, as a store's checkpoints would have it."""
-    return lambda *args, **options: _CuttingScheduler(Scheduler(*args, **options), size)
-
-
-class _CuttingScheduler:
-    """A scheduler that cuts the prompts of its sequences."""
-
-    def __init__(self, scheduler: Scheduler, size: int) -> None:
-        self._scheduler = scheduler
-        self._size = size
-
-    def add(self, token_ids: Any, **options: Any) -> Any:
-        checkpoints = tuple(range(self._size, len(token_ids), self._size))
-        return self._scheduler.add(token_ids, **options, checkpoints=checkpoints)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._scheduler, name)
