@@ -10,11 +10,12 @@ import pytest
 
 from logprobs_testing.forward import assert_reported, text_logits
 from logprobs_testing.plain import processed, shaped
-from logprobs_testing.serving import Request, recorded, serve, text
+from logprobs_testing.serving import Request, random_checkpoint, serve, text
 from thalweg.engine import SamplingParams
 from thalweg.engine.tokenizer import Tokenizer
 
 NUM_TOKENS = 9
+VOCAB = 512
 OPTIONS: tuple[dict[str, Any], ...] = (
     {"temperature": 0.7},
     {"temperature": 1.0, "top_p": 0.9},
@@ -40,7 +41,7 @@ WAYS: dict[str, dict[str, Any]] = {
 def requests() -> list[Request]:
     base = SamplingParams(max_tokens=NUM_TOKENS, ignore_eos=True, logprobs=6)
     return [
-        (text(number, 256, (1, 9, 21)[number % 3]), replace(base, seed=number, **options))
+        (text(number, VOCAB, (1, 9, 21)[number % 3]), replace(base, seed=number, **options))
         for number, options in enumerate(OPTIONS)
     ]
 
@@ -49,7 +50,7 @@ def requests() -> list[Request]:
 def bad_word_requests() -> list[Request]:
     """Words of what is said without them."""
     plain = requests()[:2]
-    said = [output.outputs[0].text for output in serve(recorded(), plain, draft_length=0).finals]
+    said = [output.outputs[0].text for output in serve(random_checkpoint(), plain, draft_length=0).finals]
     return [
         (prompt, replace(params, bad_words=(words[3:5], words[8:11]), logprobs=60))
         for (prompt, params), words in zip(plain, said, strict=True)
@@ -60,13 +61,13 @@ def bad_word_requests() -> list[Request]:
 def test_they_are_the_filtered_log_softmax_of_what_a_whole_forward_pass_says(way: str) -> None:
     asked = [*requests(), *bad_word_requests()]
     if way == "recomputed":
-        asked = [([*text(number, 256, 115), *prompt[:8]], params) for number, (prompt, params) in enumerate(asked[4:9])]
-    served = serve(recorded(), asked, logprobs_mode="processed", **WAYS[way])
+        asked = [([*text(number, VOCAB, 115), *prompt[:8]], params) for number, (prompt, params) in enumerate(asked[4:9])]
+    served = serve(random_checkpoint(), asked, logprobs_mode="processed", **WAYS[way])
     assert bool(served.num_preemptions) == (way == "recomputed")
     assert bool(served.num_held) == (way != "no drafts")
     for (prompt, params), output in zip(asked, served.finals, strict=True):
         said, words = output.outputs[0], bad_words(params)
-        rows = text_logits(recorded().model, (*prompt, *said.token_ids))[len(prompt) - 1 : -1]
+        rows = text_logits(random_checkpoint().model, (*prompt, *said.token_ids))[len(prompt) - 1 : -1]
         expected = [
             processed(shaped(row, params, prompt, said.token_ids[:index], eos=1, bad_words=words), params)
             for index, row in enumerate(rows)
@@ -76,9 +77,9 @@ def test_they_are_the_filtered_log_softmax_of_what_a_whole_forward_pass_says(way
 
 
 def bad_words(params: SamplingParams) -> list[list[int]]:
-    config = recorded().model.config
+    config = random_checkpoint().model.config
     tokenizer = Tokenizer.from_file(
-        recorded().path,
+        random_checkpoint().path,
         bos_token_id=config.bos_token_id,
         eos_token_id=config.eos_token_id,
         pad_token_id=config.pad_token_id,
