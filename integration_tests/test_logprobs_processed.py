@@ -61,7 +61,9 @@ def bad_word_requests() -> list[Request]:
 def test_they_are_the_filtered_log_softmax_of_what_a_whole_forward_pass_says(way: str) -> None:
     asked = [*requests(), *bad_word_requests()]
     if way == "recomputed":
-        asked = [([*text(number, VOCAB, 115), *prompt[:8]], params) for number, (prompt, params) in enumerate(asked[4:9])]
+        asked = [
+            ([*text(number, VOCAB, 115), *prompt[:8]], params) for number, (prompt, params) in enumerate(asked[4:9])
+        ]
     served = serve(random_checkpoint(), asked, logprobs_mode="processed", **WAYS[way])
     assert bool(served.num_preemptions) == (way == "recomputed")
     assert bool(served.num_held) == (way != "no drafts")
