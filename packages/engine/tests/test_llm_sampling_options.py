@@ -76,6 +76,15 @@ def test_penalties_beyond_float32_are_served_and_hurt_nobody(llm: LLM) -> None:
     assert [output.error for output in others] == [None] * 9
 
 
+def test_outputs_of_an_engine_that_reports_draws_have_draws_when_they_are_refused_too(checkpoint: str) -> None:
+    with LLM(checkpoint, **OPTIONS, return_draws=True) as llm:
+        served, refused = llm.generate(["x", ""], SamplingParams(max_tokens=2, ignore_eos=True), use_tqdm=False)
+    assert served.outputs[0].draws is not None
+    assert len(served.outputs[0].draws) == 2
+    assert refused.error is not None
+    assert refused.outputs[0].draws == ()
+
+
 def test_a_blacklist_that_does_not_fit_is_refused_before_the_weights_are_read(
     checkpoint: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

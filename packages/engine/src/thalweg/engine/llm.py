@@ -62,6 +62,7 @@ class LLM:
         if model is not None:
             overrides["model"] = model
         config = EngineConfig.build(**overrides) if config is None else config.with_options(**overrides)
+        self._has_draws = config.sampling.return_draws
         self._engine = build_engine(config.with_defaults(**OFFLINE_DEFAULTS), timeline=timeline)
         self._counter = itertools.count()
 
@@ -105,7 +106,7 @@ class LLM:
                     try:
                         self._add(request_id, prompt, param)
                     except RequestError as error:
-                        finals[request_id] = _refused(request_id, prompt, param, error)
+                        finals[request_id] = _refused(request_id, prompt, param, error, has_draws=self._has_draws)
                         bar.update()
                 self._run(set(request_ids), finals, others, bar)
             finally:
@@ -199,8 +200,10 @@ def _items(name: str, values: Any) -> list[Any]:
     return list(values)
 
 
-def _refused(request_id: str, prompt: _Prompt, params: SamplingParams, error: RequestError) -> RequestOutput:
-    """The output of a request that was never let in."""
+def _refused(
+    request_id: str, prompt: _Prompt, params: SamplingParams, error: RequestError, *, has_draws: bool
+) -> RequestOutput:
+    """The output of a request that was never let in. has_draws: of an engine that reports draws."""
     ids: tuple[int, ...] = ()
     if isinstance(prompt.token_ids, list | tuple) and all(isinstance(i, int | np.integer) for i in prompt.token_ids):
         ids = tuple(map(int, prompt.token_ids))
@@ -213,6 +216,7 @@ def _refused(request_id: str, prompt: _Prompt, params: SamplingParams, error: Re
             logprobs=None if params.logprobs is None else (),
             finish_reason=reason.value,
             stop_reason=None,
+            draws=() if has_draws else None,
         )
         for index in range(params.n)
     ]
