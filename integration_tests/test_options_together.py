@@ -12,7 +12,7 @@ from options_testing.reports import check_reports
 from options_testing.runs import Run
 from thalweg.interfaces import SamplingParams
 
-SEEDS, COUNT = range(14), 7
+SEEDS, COUNT = range(14), 6
 
 
 @cache

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Any
 
 from drafts_testing.bench import Request, Setup, make_tokenizer
@@ -70,12 +71,20 @@ class Option:
 
     def without(self) -> Run:
         """The plain run without the option."""
+        if not self.engine_without:
+            return without_options(self.base, self.num_greedy)
         return Run(plain(replace(SETUP, **self.engine_without)), requests(self.base, self.num_greedy))
 
     def requests(self, without: Run) -> list[Request]:
         """With the option."""
         asked = enumerate(zip(without.requests, without.said, strict=True))
         return [(prompt, self.apply(number, params, said)) for number, ((prompt, params), said) in asked]
+
+
+@cache
+def without_options(base: SamplingParams, num_greedy: int) -> Run:
+    """The plain run that most options are compared with."""
+    return Run(plain(SETUP), requests(base, num_greedy))
 
 
 def requests(base: SamplingParams, num_greedy: int) -> list[Request]:

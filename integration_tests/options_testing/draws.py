@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import cache
 from typing import Literal
 
 from options_testing.cases import LONG, SETUP, TARGET, requests
@@ -20,6 +21,7 @@ FIRST_DRAFTED = 2
 PARAMS = replace(LONG, temperature=0.8, top_p=0.9)
 
 
+@cache
 def run_with_draws(verification: Literal["rejection", "coupled"]) -> Run:
     """Six requests, the last one greedy, with five drafts a step."""
     setup = replace(SETUP, verification=verification, sampling=SamplingConfig(return_draws=True))
