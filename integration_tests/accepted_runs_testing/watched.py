@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
-from drafts_testing.bench import MAX_STEPS, Bench, Request, Setup
+from drafts_testing.bench import Bench, Request, Setup
 from thalweg.engine.statistics import StepRecord
 from thalweg.interfaces import CompletionOutput, RequestMetrics, RequestOutput, StepKind
 
@@ -49,29 +50,15 @@ def serve(setup: Setup, requests: Sequence[Request], act: Act | None = None) -> 
     """Serve all of them at once; whatever `act` does must leave the engine able to come to an end."""
     bench = Bench(setup)
     bench.keep_records()
-    finals: dict[str, RequestOutput] = {}
     latest: dict[str, RequestOutput] = {}
-    with bench.engine as engine:
-        for number, (prompt, params) in enumerate(requests):
-            engine.add_request(str(number), prompt, params)
-        for step in range(MAX_STEPS):
-            if act is not None:
-                act(bench, step)
-            for output in engine.step():
-                check_growth(latest.get(output.request_id), output)
-                assert output.request_id not in finals, "an output after the final one"
-                latest[output.request_id] = output
-                if output.finished:
-                    finals[output.request_id] = output
-            if not engine.has_unfinished():
-                break
-        assert engine.failure is None, engine.failure
-        assert not engine.has_unfinished(), "the engine does not come to an end"
-        for pool in (bench.scheduler.blocks, bench.scheduler.state_slots):
-            assert pool.num_free == pool.capacity - 1
-        emitted = sum(len(said.token_ids) for output in finals.values() for said in output.outputs)
-        assert engine.statistics.totals.num_output_tokens == emitted
-    return Watched([finals[str(number)] for number in range(len(finals))], _runs(bench.records, len(requests)))
+
+    def see(output: RequestOutput) -> None:
+        check_growth(latest.get(output.request_id), output)
+        latest[output.request_id] = output
+
+    with bench.engine:
+        finals = bench.serve(requests, before_step=None if act is None else partial(act, bench), see=see)
+    return Watched(finals, _runs(bench.records, len(requests)))
 
 
 def check_growth(before: RequestOutput | None, now: RequestOutput) -> None:

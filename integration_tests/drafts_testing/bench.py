@@ -140,17 +140,32 @@ class Bench:
     def keep_records(self) -> None:
         self.engine.statistics.on_step(self.records.append)
 
-    def serve(self, requests: Iterable[Request], arrivals: Mapping[int, int] | None = None) -> list[RequestOutput]:
-        """Final outputs in the order of the requests. arrivals: the step before which some requests come."""
+    def serve(
+        self,
+        requests: Iterable[Request],
+        arrivals: Mapping[int, int] | None = None,
+        *,
+        before_step: Callable[[int], None] | None = None,
+        see: Callable[[RequestOutput], None] | None = None,
+    ) -> list[RequestOutput]:
+        """Final outputs in the order of the requests.
+
+        arrivals: the step before which some requests come. before_step: told the number of every step; whatever it does
+        must leave the engine able to come to an end. see: told of every output.
+        """
         waiting = sorted(enumerate(requests), key=lambda item: (arrivals or {}).get(item[0], 0))
         finals: dict[str, RequestOutput] = {}
         for step in range(MAX_STEPS):
             while waiting and (arrivals or {}).get(waiting[0][0], 0) <= step:
                 number, (prompt, params) = waiting.pop(0)
                 self.engine.add_request(str(number), prompt, params)
+            if before_step is not None:
+                before_step(step)
             for output in self.engine.step():
+                assert output.request_id not in finals, "an output after the final one"
+                if see is not None:
+                    see(output)
                 if output.finished:
-                    assert output.request_id not in finals, "an output after the final one"
                     finals[output.request_id] = output
             if not waiting and not self.engine.has_unfinished():
                 break
@@ -158,6 +173,8 @@ class Bench:
         assert not self.engine.has_unfinished(), "the engine does not come to an end"
         for pool in (self.scheduler.blocks, self.scheduler.state_slots):
             assert pool.num_free == pool.capacity - 1
+        emitted = sum(len(said.token_ids) for output in finals.values() for said in output.outputs)
+        assert self.engine.statistics.totals.num_output_tokens == emitted
         return [finals[str(number)] for number in range(len(finals))]
 
     @staticmethod
