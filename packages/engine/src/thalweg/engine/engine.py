@@ -15,7 +15,6 @@ from thalweg.engine.inflight import Collected, InflightStep, Runner
 from thalweg.engine.instruments import Instruments
 from thalweg.engine.post_process import PostProcessor
 from thalweg.engine.requests import RequestTable
-from thalweg.engine.sampling_row import SamplingRow, SequenceToSample
 from thalweg.engine.statistics import StepRecord, StepStatistics
 from thalweg.engine.step_time_curve import size_on_curve
 from thalweg.engine.timeline import NullTimeline, Timeline
@@ -210,7 +209,7 @@ class LLMEngine:
         self._process_inflight()
         with self._span("sample", plan):
             correction = self._correct(step)
-            step.sequences = self._sequences_to_sample(plan)
+            step.sequences = self._fan_out.sequences_to_sample(plan)
             self._runner.sample(step, correction, step.sequences)
         self._scheduler.release(plan.step)
         self._inflight = step
@@ -272,24 +271,6 @@ class LLMEngine:
         if not self._is_async or step.plan.kind is not StepKind.DECODE:
             return None
         return self._scheduler.correct(step.plan.step, self._runner.query_lengths(step))
-
-    def _sequences_to_sample(self, plan: StepPlan) -> list[SequenceToSample]:
-        """What the sampler must know about each row.
-
-        An output may have ended since its row was planned: in the step in flight, or aborted by a callback.
-        """
-        ends_prompt = (plan.kind is StepKind.PREFILL) & (plan.context_lengths >= plan.committed_lengths)
-        num_siblings = self._fan_out.max_siblings
-        sequences = []
-        for sequence_id, is_end in zip(plan.sequence_ids.tolist(), ends_prompt.tolist(), strict=True):
-            found = self._table.by_sequence(sequence_id)
-            if found is None:
-                sequences.append(SequenceToSample(SamplingRow.neutral()))
-                continue
-            request, output = found
-            sequences.append(request.to_sample(output, num_siblings if is_end else 0))
-            num_siblings -= len(sequences[-1].siblings)
-        return sequences
 
     def _abort_sequences(self, sequence_ids: Sequence[int]) -> None:
         if sequence_ids and self._failure is None:

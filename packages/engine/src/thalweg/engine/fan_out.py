@@ -16,7 +16,8 @@ import numpy as np
 from thalweg.engine.inflight import Collected, InflightStep
 from thalweg.engine.outputs import OutputState
 from thalweg.engine.requests import RequestState, RequestTable
-from thalweg.interfaces import InvariantError, Scheduler, SequenceStatus, StepKind, StepOutcome
+from thalweg.engine.sampling_row import SamplingRow, SequenceToSample
+from thalweg.interfaces import InvariantError, Scheduler, SequenceStatus, StepKind, StepOutcome, StepPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,11 +65,6 @@ class FanOut:
         self._table = table
         self._eos_token_id = eos_token_id
 
-    @property
-    def max_siblings(self) -> int:
-        """How many outputs without rows get their first tokens in one step: more could not run."""
-        return max(self._scheduler.state_slots.capacity - 2, 0)  # the null slot, the owner's
-
     def queue(self, request: RequestState, outputs: Sequence[OutputState]) -> None:
         """Let the prompt be computed for these outputs, which have no sequence."""
         sequence_id = self._scheduler.add(
@@ -79,6 +75,25 @@ class FanOut:
         )
         outputs[0].followers = list(outputs[1:])
         self._table.place(request, outputs[0], sequence_id)
+
+    def sequences_to_sample(self, plan: StepPlan) -> list[SequenceToSample]:
+        """What the sampler must know about each row; the end of a shared prompt has siblings.
+
+        An output may have ended since its row was planned: in the step in flight, or aborted by a callback.
+        """
+        ends_prompt = _ends_prompt(plan)
+        # More could not run: one slot is the null slot, one the owner's.
+        num_siblings = max(self._scheduler.state_slots.capacity - 2, 0)
+        sequences = []
+        for row, sequence_id in enumerate(plan.sequence_ids.tolist()):
+            found = self._table.by_sequence(sequence_id)
+            if found is None:
+                sequences.append(SequenceToSample(SamplingRow.neutral()))
+                continue
+            request, output = found
+            sequences.append(request.to_sample(output, num_siblings if ends_prompt[row] else 0))
+            num_siblings -= len(sequences[-1].siblings)
+        return sequences
 
     def branch(self, step: InflightStep, collected: Collected) -> tuple[Collected, list[Branching]]:
         """Choose who goes on in the shared sequences whose prompts have ended, and give the scheduler their tokens.
@@ -128,7 +143,7 @@ class FanOut:
         token_ids = [*collected.result.sampled_token_ids.tolist(), *collected.sibling_ids.tolist()]
         is_broken = collected.broken_rows.tolist()
         plan = step.plan
-        ends_prompt = (plan.context_lengths >= plan.committed_lengths).tolist()
+        ends_prompt = _ends_prompt(plan)
         end = plan.sequence_ids.size
         for row, sequence in enumerate(step.sequences):
             start, end = end, end + len(sequence.siblings)
@@ -148,3 +163,9 @@ class FanOut:
     def _ends(self, request: RequestState, first: FirstToken) -> bool:
         """Whether the scheduler would stop with this token; lengths are the same for all outputs."""
         return first.token_id == self._eos_token_id and not request.params.ignore_eos
+
+
+def _ends_prompt(plan: StepPlan) -> list[bool]:
+    """Of each row, whether it computes the last token of a prompt."""
+    is_last: list[bool] = (plan.context_lengths >= plan.committed_lengths).tolist()
+    return is_last if plan.kind is StepKind.PREFILL else [False] * len(is_last)
