@@ -16,13 +16,13 @@ from determinism_testing.scene import MAX_TOKENS, PROMPT_LENGTHS, WAYS, Scene, s
 from thalweg.kernels import bind
 
 SAMPLES = {
-    ("quant", "float32"): slice(None),
-    ("quant", "exact"): slice(2, None, 3),
-    ("plain", "exact"): slice(1, None, 4),
-    ("plain", "float32"): slice(3, None, 4),
+    ("quant", "float32"): slice(0, None, 2),
+    ("quant", "exact"): slice(1, None, 3),
+    ("plain", "exact"): slice(3, None, 4),
+    ("plain", "float32"): slice(5, None, 4),
 }
 CASES = [(*numbers, way) for numbers, part in SAMPLES.items() for way in list(WAYS)[part]]
-"""All ways in float32, where the order of a sum shows, some ways with other numbers; the soak run has all pairs."""
+"""Every way with some numbers, most in float32, where the order of a sum shows; the soak run has all pairs."""
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +84,7 @@ def test_padding_that_is_not_kept_apart_is_noticed(checkpoint: Path) -> None:
 
 @pytest.mark.parametrize(
     "way",
-    ["reversed, with drafts, overlapping", "pieces of nine, small batches", "among others"],
+    ["reversed, with drafts, overlapping", "pieces of nine, small batches"],
 )
 def test_tokens_of_rejection_depend_on_seed_and_draft_length_alone(checkpoint: Path, way: str) -> None:
     """The model with its own drafter. With another length, or without a drafter, texts are others."""
