@@ -224,6 +224,63 @@ def test_collections_are_kept_as_copies_and_empty_ones_as_none() -> None:
     assert empty == SamplingParams()
 
 
+class Agreeable(int):
+    """A number that is in any range."""
+
+    def __le__(self, other: object) -> bool:
+        return True
+
+    __lt__ = __ge__ = __gt__ = __le__
+
+
+class AgreeableFloat(float):
+    def __le__(self, other: object) -> bool:
+        return True
+
+    __lt__ = __ge__ = __gt__ = __le__
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("n", Agreeable(-7)),
+        ("top_k", Agreeable(0)),
+        ("logprobs", Agreeable(2000)),
+        ("temperature", AgreeableFloat("nan")),
+        ("repetition_penalty", AgreeableFloat("-inf")),
+        ("stop_token_ids", [Agreeable(-1)]),
+        ("forced_token_ids", [Agreeable(-2)]),
+        ("logit_bias", {Agreeable(-1): 1.0}),
+        ("logit_bias", {1: AgreeableFloat("nan")}),
+    ],
+)
+def test_a_number_does_not_decide_itself_whether_it_is_in_its_range(name: str, value: Any) -> None:
+    with pytest.raises(ConfigError, match=name):
+        SamplingParams(**{name: value})
+
+
+def test_numbers_of_subclasses_are_kept_as_plain_ones() -> None:
+    three = Agreeable(3)
+    params = SamplingParams(n=three, seed=three, stop_token_ids=[three], logit_bias={three: AgreeableFloat(2.5)})  # type: ignore[arg-type]
+    assert params.logit_bias is not None
+    kept = [params.n, params.seed, *params.stop_token_ids, *params.logit_bias]
+    assert (kept, {type(value) for value in kept}) == ([3] * 4, {int})
+    assert [type(bias) for bias in params.logit_bias.values()] == [float]
+
+
+class Dimensionless:
+    """Iterable by its type alone, as an array of no dimensions is."""
+
+    def __iter__(self) -> Any:
+        raise TypeError("iteration over a 0-d array")
+
+
+@pytest.mark.parametrize("name", ["stop", "stop_token_ids", "bad_words", "forced_token_ids"])
+def test_a_collection_that_only_looks_like_one_is_a_config_error(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"{name} is .*0-d array"):
+        SamplingParams(**{name: Dimensionless()})  # type: ignore[arg-type]
+
+
 def test_a_mapping_may_spell_ids_of_logit_bias_as_decimal_strings() -> None:
     biases = json.loads('{"0": -100, "12": 1.5}')
     assert SamplingParams.from_dict({"logit_bias": biases}).logit_bias == {0: -100, 12: 1.5}

@@ -16,6 +16,11 @@ _MAX_OUTPUTS = 16_384
 _MAX_LOGPROBS = 1000
 _LARGEST_BIAS = 100
 
+_NUMBERS = (
+    *("n", "temperature", "top_p", "top_k", "min_p", "max_tokens", "min_tokens"),
+    *("presence_penalty", "frequency_penalty", "repetition_penalty", "logprobs", "prompt_logprobs"),
+)
+
 # Fields that thalweg accepts only at their default until their feature exists.
 _NOT_YET: frozenset[str] = frozenset({"structured"})
 
@@ -111,11 +116,14 @@ class SamplingParams:
         if self.logit_bias is not None:
             if not isinstance(self.logit_bias, Mapping):
                 raise ConfigError(f"logit_bias is {shown(self.logit_bias)}; it must map token ids to numbers")
-            put(self, "logit_bias", dict(self.logit_bias) or None)
+            biases = {_plain(token_id): _plain(bias) for token_id, bias in dict(self.logit_bias).items()}
+            put(self, "logit_bias", biases or None)
         if self.seed is not None:
             if isinstance(self.seed, bool) or not isinstance(self.seed, int):
                 raise TypeError(f"seed is {shown(self.seed)}; it must be an int or None")
-            put(self, "seed", self.seed % 2**64)
+            put(self, "seed", _plain(self.seed) % 2**64)
+        for name in _NUMBERS:
+            put(self, name, _plain(getattr(self, name)))
 
     def _check_numbers(self) -> None:
         _require_int("n", self.n, lambda value: 1 <= value <= _MAX_OUTPUTS, f"1..{_MAX_OUTPUTS}")
@@ -183,7 +191,19 @@ class SamplingParams:
 def _as_tuple(name: str, value: object, items: str) -> tuple[Any, ...]:
     if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
         raise ConfigError(f"{name} is {shown(value)}; it must be a sequence of {items}")
-    return tuple(value)
+    try:
+        return tuple(map(_plain, value))
+    except TypeError as error:  # only looked like one, as an array without dimensions does
+        raise ConfigError(f"{name} is {shown(value)}; it must be a sequence of {items}: {error}") from error
+
+
+def _plain(value: Any) -> Any:
+    """Numbers of a subclass as plain ones: it may compare, compute and hash as it likes. All else as it is."""
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, int):
+        return int.__index__(value)
+    return float.__float__(value) if isinstance(value, float) else value
 
 
 def _is_text(value: object) -> bool:
