@@ -144,6 +144,25 @@ def test_what_the_vocabulary_does_not_allow_names_the_field(
         maker.row(SamplingParams(**values))
 
 
+@pytest.mark.parametrize(
+    "changed", [{-1: 5.0}, {-1 - VOCAB: 5.0}, {3: math.nan}, {3: -math.inf}, {3: "x"}, {3.5: 1.0}, {3: 10**30}]
+)
+def test_biases_that_were_changed_after_their_check_are_checked_again(tokenizer: Tokenizer, changed: Any) -> None:
+    params = SamplingParams(logit_bias={3: 1.0})
+    params.logit_bias.update(changed)  # type: ignore[union-attr]
+    with pytest.raises(ConfigError, match="logit_bias"):
+        rows(tokenizer, params)
+
+
+def test_biases_that_change_after_a_request_was_let_in_do_not_change_it(tokenizer: Tokenizer) -> None:
+    params = SamplingParams(logit_bias={3: 1.0})
+    admission = Admission(tokenizer, Limits(VOCAB, 64, 8, 10), 0)
+    request = admission.admit("r", [5], params)
+    params.logit_bias.update({3: 2.0, 4: 1.0})  # type: ignore[union-attr]
+    assert request.outputs[0].sampling.biases.tolist() == [1.0]
+    assert request.params.logit_bias == {3: 1.0}
+
+
 def test_the_last_id_and_as_many_logprobs_as_tokens_are_accepted(maker: RowMaker) -> None:
     last = VOCAB - 1
     row = maker.row(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -129,11 +129,14 @@ class Admission:
 
 
 def to_params(params: object) -> SamplingParams:
-    """Sampling parameters from what callers may give; None means the defaults. Raises ConfigError."""
+    """Sampling parameters from what callers may give; None means the defaults. Raises ConfigError.
+
+    The result is good now: a mapping inside parameters that were checked before may have been changed since.
+    """
     if params is None:
         return SamplingParams()
     if isinstance(params, SamplingParams):
-        return params
+        return params if params.logit_bias is None else replace(params)
     if isinstance(params, Mapping):
         return SamplingParams.from_dict(params)
     raise ConfigError(f"sampling_params is {type(params).__name__}; it must be SamplingParams, a mapping or None")
