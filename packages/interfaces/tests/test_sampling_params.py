@@ -1,4 +1,5 @@
 import dataclasses
+import decimal
 import json
 import math
 import types
@@ -256,6 +257,21 @@ class AgreeableFloat(float):
 )
 def test_a_number_does_not_decide_itself_whether_it_is_in_its_range(name: str, value: Any) -> None:
     with pytest.raises(ConfigError, match=name):
+        SamplingParams(**{name: value})
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "kind"),
+    [
+        ("max_tokens", 2.0, "as plain ints"),
+        ("top_k", True, "as plain ints"),
+        ("stop_token_ids", [decimal.Decimal(3)], "as plain ints"),
+        ("temperature", decimal.Decimal("0.5"), "a plain int or float"),
+        ("logit_bias", {3: "1"}, "a plain int or float"),
+    ],
+)
+def test_a_value_of_another_type_that_looks_in_range_is_told_its_type(name: str, value: Any, kind: str) -> None:
+    with pytest.raises(ConfigError, match=rf"^{name}.* is .*; it must be .*, {kind}$"):
         SamplingParams(**{name: value})
 
 

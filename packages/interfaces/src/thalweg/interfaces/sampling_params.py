@@ -218,11 +218,14 @@ def _is_text(value: object) -> bool:
 
 
 def _require_number(name: str, value: Any, holds: Callable[[float], bool], accepted: str) -> None:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not (is_number and -math.inf < value < math.inf and holds(value)):
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ConfigError(f"{name} is {shown(value)}; it must be {accepted}, a plain int or float")
+    if not (-math.inf < value < math.inf and holds(value)):
         raise ConfigError(f"{name} is {shown(value)}; it must be {accepted}")
 
 
 def _require_int(name: str, value: object, holds: Callable[[int], bool], accepted: str) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or not holds(value):
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ConfigError(f"{name} is {shown(value)}; it must be {accepted}, as plain ints")
+    if not holds(value):
         raise ConfigError(f"{name} is {shown(value)}; it must be {accepted}")
