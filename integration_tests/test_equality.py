@@ -139,7 +139,7 @@ def test_stale_bytes_in_blocks_and_slots_are_never_read(whole: LLM, recorder: An
 
 def test_preempted_and_resumed_equals_undisturbed(whole: LLM, recorder: Any) -> None:
     prompts = [prompt[:120] for prompt in make_prompts()]
-    params = [SamplingParams(temperature=0.9, seed=i, max_tokens=60, ignore_eos=True) for i in range(len(prompts))]
+    params = [SamplingParams(temperature=0.9, seed=i, max_tokens=32, ignore_eos=True) for i in range(len(prompts))]
     expected = recorder.run(whole, prompts, params)
     with LLM(**{**OPTIONS, "num_blocks": 6, "max_model_len": 200}) as llm:
         tight = recorder.run(llm, prompts, params)

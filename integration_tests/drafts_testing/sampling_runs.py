@@ -29,7 +29,7 @@ class LawRun:
     """Decode steps before new requests are let in; by default whole batches come and go."""
     greedy_every: int = 0
     """After so many requests one at temperature 0, which is not looked at, shares their batch; 0 = none."""
-    num_seeds: int = 20_000
+    num_seeds: int = 12_000
     """Of the short test; the soak runs take the same many for all."""
 
     def test(self, num_seeds: int | None = None) -> tuple[ChiSquare, NDArray[np.float64]]:
