@@ -7,7 +7,7 @@ import pytest
 from async_testing.comparison import check_workloads
 from thalweg.model import Model
 
-BATCH = 20
+BATCH = 14
 INTERESTING = {
     "accepted drafts",
     "chunks",

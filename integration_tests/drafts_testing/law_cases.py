@@ -50,9 +50,7 @@ FIXED = {
     "coupled": LawRun(drafting(draft_length=5, verification="coupled")),
 }
 VARYING = {
-    "the plan 3, 1, 6, 2": LawRun(
-        drafting(draft_length=5, budget=lambda: budgets.planned((3, 1, 6, 2))), num_seeds=20_000
-    ),
+    "the plan 3, 1, 6, 2": LawRun(drafting(draft_length=5, budget=lambda: budgets.planned((3, 1, 6, 2)))),
     "a telling drafter, overlapping": LawRun(replace(TWICE_TOLD, is_async=True), num_tokens=5),
     "the best alone": LawRun(BEST_ALONE, num_tokens=5),
     "shared out on the device": LawRun(
