@@ -22,6 +22,8 @@ from thalweg.model.tiny import small_config
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+from rollback_testing.models import TWO_LAYERS
+
 FORMATS = {
     "window": RecordFormat.MXFP8,
     "main": RecordFormat.FP4_MAIN,
@@ -136,15 +138,7 @@ def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
 def small_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A random model of two layers, for long runs: both compress ratios, window, indexer, experts, Engram."""
     path = tmp_path_factory.mktemp("small") / "checkpoint"
-    layers = {
-        "num_hidden_layers": 2,
-        "compress_ratios": [2, 1],
-        "kv_source_layer_ids": [0, 1],
-        "index_source_layer_ids": [0, 1],
-        "candidate_source_layer_id": 1,
-        "engram_layer_ids": [1],
-    }
-    write_random_checkpoint(path, small_config(**layers), seed=4)
+    write_random_checkpoint(path, small_config(**TWO_LAYERS), seed=4)
     return str(path)
 
 

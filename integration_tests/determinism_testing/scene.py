@@ -9,6 +9,7 @@ from typing import Any
 
 from determinism_testing.witness import Witness
 from drafts_testing.pieces import cut_prompts
+from rollback_testing.models import TWO_LAYERS
 from thalweg.engine import EngineConfig, SamplingParams, build_engine
 from thalweg.model import DraftNetwork, Model, small_config, write_random_checkpoint
 
@@ -29,20 +30,9 @@ WAYS: dict[str, dict[str, Any]] = {
 
 def write_checkpoint(path: Path) -> None:
     """Window 8, both ratios, an indexer that chooses, Engram, and two draft layers for up to five drafts."""
-    layout: dict[str, Any] = {
-        "num_hidden_layers": 2,
-        "compress_ratios": [2, 1],
-        "kv_source_layer_ids": [0, 1],
-        "index_source_layer_ids": [0, 1],
-        "candidate_source_layer_id": 1,
-        "engram_layer_ids": [1],
-        "sliding_window": 8,
-        "index_topk": 16,
-        "num_nextn_predict_layers": 2,
-        "dspark_block_size": 5,
-        "dspark_target_layer_ids": [0, 1],
-    }
-    write_random_checkpoint(path, small_config(**layout), seed=9)
+    windows = {"sliding_window": 8, "index_topk": 16}
+    drafts = {"num_nextn_predict_layers": 2, "dspark_block_size": 5, "dspark_target_layer_ids": [0, 1]}
+    write_random_checkpoint(path, small_config(**TWO_LAYERS, **windows, **drafts), seed=9)
 
 
 def prompt(number: int, length: int) -> list[int]:

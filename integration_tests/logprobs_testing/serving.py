@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from drafts_testing.pieces import cut_prompts
-from rollback_testing.models import TINY_A, tiny_a
+from rollback_testing.models import TINY_A, TWO_LAYERS, tiny_a
 from thalweg.engine import EngineConfig, SamplingParams, build_engine
 from thalweg.engine.statistics import StepRecord
 from thalweg.interfaces import RequestOutput, StepKind
@@ -41,18 +41,8 @@ def recorded() -> Checkpoint:
 def random_checkpoint() -> Checkpoint:
     """Two layers and one draft layer with blocks of five drafts."""
     path = Path(mkdtemp()) / "checkpoint"
-    layers: dict[str, Any] = {
-        "num_hidden_layers": 2,
-        "compress_ratios": [2, 1],
-        "kv_source_layer_ids": [0, 1],
-        "index_source_layer_ids": [0, 1],
-        "candidate_source_layer_id": 1,
-        "engram_layer_ids": [1],
-        "num_nextn_predict_layers": 1,
-        "dspark_block_size": 5,
-        "dspark_target_layer_ids": [0, 1],
-    }
-    write_random_checkpoint(path, small_config(**layers), seed=9)
+    drafts = {"num_nextn_predict_layers": 1, "dspark_block_size": 5, "dspark_target_layer_ids": [0, 1]}
+    write_random_checkpoint(path, small_config(**TWO_LAYERS, **drafts), seed=9)
     model = Model.load(path)
     return Checkpoint(str(path), model, DraftNetwork.load(path, model))
 

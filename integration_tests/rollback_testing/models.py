@@ -17,15 +17,18 @@ from thalweg.model import DraftNetwork, Model, ModelConfig, small_config, write_
 TINY_A = Path(__file__).parents[2] / "packages" / "model" / "tests" / "golden" / "tiny_a"
 """Window 16, ratios 0, 2 and 1, one draft layer, blocks of 3."""
 
+TWO_LAYERS: dict[str, Any] = {
+    "num_hidden_layers": 2,
+    "compress_ratios": [2, 1],
+    "kv_source_layer_ids": [0, 1],
+    "index_source_layer_ids": [0, 1],
+    "candidate_source_layer_id": 1,
+    "engram_layer_ids": [1],
+}
+"""Both ratios, an indexer that chooses, and Engram."""
+
 _LAYOUTS: tuple[dict[str, Any], ...] = (
-    {
-        "num_hidden_layers": 2,
-        "compress_ratios": [2, 1],
-        "kv_source_layer_ids": [0, 1],
-        "index_source_layer_ids": [0, 1],
-        "candidate_source_layer_id": 1,
-        "engram_layer_ids": [1],
-    },
+    TWO_LAYERS,
     {
         "num_hidden_layers": 4,
         "compress_ratios": [0, 2, 1, 1],

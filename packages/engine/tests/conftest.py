@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, settings
 from tokenizers import AddedToken, decoders, models, pre_tokenizers, trainers
 
 from thalweg.engine.tokenizer import Tokenizer
+from thalweg.model import write_random_checkpoint
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -68,3 +69,11 @@ def make_bench(request: pytest.FixtureRequest, tokenizer: Tokenizer) -> MakeBenc
 @pytest.fixture
 def bench(make_bench: MakeBench) -> Bench:
     return make_bench()
+
+
+@pytest.fixture(scope="session")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A random small model, to be read only."""
+    path = tmp_path_factory.mktemp("checkpoint") / "random"
+    write_random_checkpoint(path, seed=4)
+    return str(path)

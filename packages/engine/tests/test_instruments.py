@@ -19,7 +19,6 @@ from thalweg.engine.statistics import Capacity, StepRecord
 from thalweg.engine.statistics_config import StatisticsConfig
 from thalweg.engine.tokenizer import Tokenizer
 from thalweg.interfaces import ConfigError, StepKind
-from thalweg.model import write_random_checkpoint
 from thalweg.scheduler import Scheduler, reference
 
 CAPACITY = Capacity(max_num_seqs=4, num_blocks=41, num_state_slots=6)
@@ -124,13 +123,6 @@ def test_without_log_stats_no_line_is_logged(bench: Bench, caplog: pytest.LogCap
         bench.drain()
         bench.engine.close()
     assert caplog.records == []
-
-
-@pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> str:
-    path = tmp_path_factory.mktemp("checkpoint") / "random"
-    write_random_checkpoint(path, seed=4)
-    return str(path)
 
 
 def test_a_running_engine_writes_a_profile_that_is_asked_for_over_http(checkpoint: str, tmp_path: Path) -> None:

@@ -13,17 +13,9 @@ import torch
 from thalweg.engine import LLM, CacheConfig, EngineConfig, RequestOutput, SamplingParams, SchedulerConfig
 from thalweg.engine.model_device import ModelDevice
 from thalweg.interfaces import BackendUnavailableError, CapacityError, CheckpointError, ConfigError
-from thalweg.model import write_random_checkpoint
 
 PROMPT_LENGTHS = (1, 3, 17, 40, 130, 7)
 OPTIONS: dict[str, Any] = {"max_num_seqs": 8, "max_model_len": 320}
-
-
-@pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> str:
-    path = tmp_path_factory.mktemp("checkpoint") / "random"
-    write_random_checkpoint(path, seed=4)
-    return str(path)
 
 
 @pytest.fixture(scope="module")

@@ -7,16 +7,8 @@ import pytest
 
 from thalweg.engine import LLM, SamplingParams
 from thalweg.interfaces import ConfigError
-from thalweg.model import write_random_checkpoint
 
 OPTIONS: dict[str, Any] = {"max_num_seqs": 8, "max_model_len": 128, "arithmetic": "float32"}
-
-
-@pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> str:
-    path = tmp_path_factory.mktemp("checkpoint") / "random"
-    write_random_checkpoint(path, seed=4)
-    return str(path)
 
 
 @pytest.fixture(scope="module")

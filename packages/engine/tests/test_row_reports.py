@@ -129,7 +129,7 @@ def with_siblings(row: SamplingRow, seeds: list[int], **fields: Any) -> SamplerI
 @pytest.mark.parametrize("mode", ["raw", "processed"])
 def test_siblings_draw_what_requests_of_their_own_would(verification: Any, mode: Any, monkeypatch: Any) -> None:
     monkeypatch.setattr("thalweg.engine.sampler.SIBLING_ELEMENTS", 2 * VOCAB)
-    monkeypatch.setattr("thalweg.engine.step_report.SLAB_ELEMENTS", 2 * VOCAB)
+    monkeypatch.setattr("thalweg.engine.step_report.SIBLING_ELEMENTS", 2 * VOCAB)
     row = SamplingRow(temperature=1.2, top_k=9, seed=5, num_logprobs=2)
     seeds = [6, 7, 8, 2**64 - 1, 0]
     options = {"verification": verification, "logprobs_mode": mode, "sampling": SamplingConfig(return_draws=True)}

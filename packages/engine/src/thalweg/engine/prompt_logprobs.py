@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from thalweg.engine.drawn_rows import filter_tensors
 from thalweg.engine.prompt_rows import PromptRows
+from thalweg.engine.slabs import slabs
 from thalweg.engine.step_report import TokenLogprobs, token_logprobs
 from thalweg.engine.upload import Uploader
 
@@ -34,19 +35,18 @@ class PromptLogprobs:
     def __init__(self, ops: Any, upload: Uploader, vocab_size: int, *, is_raw: bool, force_top_k: int = 0) -> None:
         self._ops = ops
         self._upload = upload
-        self._slab_rows = max(1, min(MAX_SLAB_ROWS, SLAB_ELEMENTS // vocab_size))
+        self._vocab_size = vocab_size
         self._is_raw = is_raw
         self._force_top_k = force_top_k
 
     def of(self, wanted: PromptRows, parameters: NDArray[Any], row_logits: RowLogits) -> TokenLogprobs:
         """Queue the work. parameters: [N] records of `PARAMETERS`."""
-        slabs = []
-        for start in range(0, wanted.rows.size, self._slab_rows):
-            part = slice(start, start + self._slab_rows)
+        found = []
+        for part in slabs(wanted.rows.size, self._vocab_size, min(SLAB_ELEMENTS, MAX_SLAB_ROWS * self._vocab_size)):
             logits = row_logits(self._upload(wanted.rows[part]))
             logprobs = self._logprobs(logits, parameters[wanted.sequences[part]])
-            slabs.append(token_logprobs(self._ops, logprobs, self._upload(wanted.token_ids[part]), wanted.count))
-        return TokenLogprobs(*(torch.cat(parts) for parts in zip(*slabs, strict=True)))
+            found.append(token_logprobs(self._ops, logprobs, self._upload(wanted.token_ids[part]), wanted.count))
+        return TokenLogprobs(*(torch.cat(parts) for parts in zip(*found, strict=True)))
 
     def _logprobs(self, logits: torch.Tensor, parameters: NDArray[Any]) -> torch.Tensor:
         """float32 [n, V]; parameters: [n]."""

@@ -14,12 +14,10 @@ import torch
 
 from thalweg.engine.drawn_rows import drawn_rows, filter_tensors
 from thalweg.engine.sampler_inputs import ROW_POSITION_STRIDE, SamplerInputs
+from thalweg.engine.slabs import SIBLING_ELEMENTS, slabs
 from thalweg.engine.token_counts import TokenCounts
 from thalweg.engine.upload import Uploader
 from thalweg.interfaces import InvariantError
-
-SIBLING_ELEMENTS = 1 << 26
-"""Logits that are repeated for siblings at a time, 256 MiB: a request may want thousands of outputs."""
 
 
 class Sampler:
@@ -86,11 +84,10 @@ class Sampler:
         """One token int32 [X] per sibling, from its parent's row of clean logits float32 [S, V], S = N."""
         siblings, upload = inputs.siblings, self._upload
         tokens = [torch.empty(0, dtype=torch.int32, device=logits.device)]
-        count = max(1, SIBLING_ELEMENTS // logits.shape[1])
-        for start in range(0, siblings.parents.size, count):
-            parents = siblings.parents[start : start + count]
+        for part in slabs(siblings.parents.size, logits.shape[1], SIBLING_ELEMENTS):
+            parents = siblings.parents[part]
             filters = filter_tensors(upload, inputs.parameters[parents])
-            seeds, positions = siblings.seeds[start : start + count], inputs.sample_positions[parents]
+            seeds, positions = siblings.seeds[part], inputs.sample_positions[parents]
             tokens.append(self._draw_tokens(logits[upload(parents)], *filters, upload(seeds), upload(positions)))
         return torch.cat(tokens)
 

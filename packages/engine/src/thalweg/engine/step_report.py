@@ -16,10 +16,8 @@ from numpy.typing import NDArray
 
 from thalweg.engine.drawn_rows import filter_tensors
 from thalweg.engine.sampler_inputs import SamplerInputs
+from thalweg.engine.slabs import SIBLING_ELEMENTS, slabs
 from thalweg.engine.upload import Uploader
-
-SLAB_ELEMENTS = 1 << 26
-"""Log-probabilities that are repeated for siblings at a time: 256 MiB."""
 
 
 class TokenLogprobs(NamedTuple):
@@ -136,8 +134,7 @@ class StepReport:
         """op, which treats every row by itself, of the distributions [P, V] of tokens [R]."""
         if rows.places is None:
             return op(kept, token_ids)
-        count = max(1, SLAB_ELEMENTS // kept.shape[1])
-        parts = [slice(start, start + count) for start in range(0, rows.places.size, count)]
+        parts = slabs(rows.places.size, kept.shape[1], SIBLING_ELEMENTS)
         return torch.cat([op(kept[self._upload(rows.places[part])], token_ids[part]) for part in parts])
 
 
