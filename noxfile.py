@@ -55,9 +55,9 @@ def closure(folder: str) -> list[str]:
 
 
 def needs_torch(folder: str) -> bool:
-    """Whether the folder or a workspace package it needs depends on torch."""
+    """Whether the folder or a workspace package it needs depends on torch, or on what brings it."""
     lines = (line for name in closure(folder) for line in PROJECTS[name].get("dependencies", []))
-    return any(Requirement(line).name == "torch" for line in lines)
+    return any(Requirement(line).name in {"torch", "xgrammar"} for line in lines)
 
 
 def target(folder: str) -> str:
@@ -216,7 +216,7 @@ def build(session: nox.Session) -> None:
     session.run("twine", "check", "--strict", *(str(file) for file in sorted(out.iterdir())), silent=True)
     check_each_wheel_alone(session, out)
     fresh = Path(session.create_tmp()) / "fresh"
-    python = make_environment(session, fresh, out, "thalweg", "pytest", "packaging")
+    python = make_environment(session, fresh, out, "thalweg[all]", "pytest", "packaging")
     session.run(python, "tools/check_environment.py", external=True)
     report = f"--junitxml={REPORTS / 'build'}.xml"
     tests = ("integration_tests/test_together.py", "integration_tests/test_wheels.py")

@@ -12,8 +12,8 @@ import sys
 
 from report import Row, arguments, publish
 
-COMPONENTS = ("interfaces", "scheduler", "dspark", "tiny", "kernels", "cache", "model", "engine")
-NEED_TORCH = ("kernels", "cache", "model", "engine")
+COMPONENTS = ("interfaces", "scheduler", "dspark", "structured", "tiny", "kernels", "cache", "model", "engine")
+NEED_TORCH = ("structured", "kernels", "cache", "model", "engine")
 LIMIT_S = 0.3
 PROBE = """
 import gc, importlib, sys, threading, time

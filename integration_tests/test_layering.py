@@ -16,9 +16,10 @@ ALLOWED = {
     "scheduler": {"interfaces"},
     "kernels": {"interfaces"},
     "dspark": {"interfaces"},
+    "structured": {"interfaces"},
     "cache": {"interfaces", "kernels"},
     "model": {"interfaces", "kernels"},
-    "engine": {"interfaces", "scheduler", "kernels", "cache", "model", "dspark"},
+    "engine": {"interfaces", "scheduler", "kernels", "cache", "model", "dspark", "structured"},
 }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -63,6 +63,11 @@ class Collected:
     """Of prompt tokens, those that nobody reported before; offsets [N+1]."""
     draws: RowDraws | None = None
     """None unless the engine was told to report draws."""
+    starved_rows: NDArray[np.bool_] | None = None
+    """[N+X] sequences whose grammar and options together left no token for the newest one; broken as well. None =
+    nobody was constrained."""
+    grammar_failures: Mapping[int, str] = field(default_factory=dict)
+    """Row of the plan -> why its output cannot follow its grammar any further; its tokens of this step are void."""
     draft_faults: tuple[int, int] = (0, 0)
     """What was wrong with the next drafts: unusable ids, confidences outside 0..1."""
 

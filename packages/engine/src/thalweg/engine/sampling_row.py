@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from thalweg.engine.bad_words import BadWords
+from thalweg.engine.constraint import Constraint
 
 PARAMETERS = np.dtype(
     [
@@ -134,3 +135,5 @@ class SequenceToSample:
     siblings: tuple[SequenceToSample, ...] = ()
     """Outputs that share this prompt and have no sequence of their own yet: the end of the prompt draws a first token
     for each of them, too."""
+    constraint: Constraint | None = None
+    """Of an output with a grammar; its siblings share the mask of their prompt's last row."""

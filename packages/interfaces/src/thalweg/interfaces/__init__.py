@@ -16,7 +16,8 @@ from thalweg.interfaces.errors import (
     ThalwegError,
 )
 from thalweg.interfaces.experts import ExpertLoad, Placement
-from thalweg.interfaces.grammar import GrammarCompiler, Matcher
+from thalweg.interfaces.grammar import DraftWalk, FilledMasks, GrammarCompiler, GrammarCounts, MaskFiller, Matcher
+from thalweg.interfaces.grammar_spec import GrammarSpec
 from thalweg.interfaces.ids import BlockId, Rank, SequenceId, SlotId
 from thalweg.interfaces.parallel import Communicator, ParallelConfig
 from thalweg.interfaces.request import (
@@ -27,7 +28,7 @@ from thalweg.interfaces.request import (
     RequestOutput,
     TokenDraw,
 )
-from thalweg.interfaces.sampling_params import GrammarSpec, SamplingParams
+from thalweg.interfaces.sampling_params import SamplingParams
 from thalweg.interfaces.scheduler import Ballot, Scheduler, VoteRound
 from thalweg.interfaces.step import (
     SequenceStatus,
@@ -55,17 +56,21 @@ __all__ = [
     "ConfigError",
     "DraftRows",
     "DraftSampler",
+    "DraftWalk",
     "Drafter",
     "Event",
     "ExpertLoad",
+    "FilledMasks",
     "FinishReason",
     "Fit",
     "GrammarCompiler",
+    "GrammarCounts",
     "GrammarSpec",
     "Graph",
     "InvariantError",
     "Launched",
     "LayerSpan",
+    "MaskFiller",
     "Matcher",
     "ParallelConfig",
     "PeerDiedError",

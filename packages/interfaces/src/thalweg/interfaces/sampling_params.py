@@ -9,6 +9,7 @@ from typing import Any
 
 from thalweg.interfaces.checks import is_same, shown
 from thalweg.interfaces.errors import ConfigError
+from thalweg.interfaces.grammar_spec import GrammarSpec
 from thalweg.interfaces.sampling_spellings import to_fields
 
 _MAX_INT32 = 2**31 - 1
@@ -23,15 +24,6 @@ _NUMBERS = (
 
 # Fields that thalweg accepts only at their default until their feature exists.
 _NOT_YET: frozenset[str] = frozenset({"structured"})
-
-
-@dataclass(frozen=True, slots=True)
-class GrammarSpec:
-    """A constraint on the output text: exactly one kind and its source."""
-
-    kind: str
-    """regex, json, ebnf, choice or structural_tag."""
-    source: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
