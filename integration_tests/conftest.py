@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,16 @@ from thalweg.model.tiny import small_config
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+from preloaded import PreloadedPython
 from rollback_testing.models import TWO_LAYERS
+
+
+@pytest.fixture(scope="session")
+def preloaded() -> Iterator[PreloadedPython]:
+    python = PreloadedPython()
+    yield python
+    python.close()
+
 
 FORMATS = {
     "window": RecordFormat.MXFP8,

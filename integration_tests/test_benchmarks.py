@@ -1,20 +1,19 @@
 """Every benchmark runs at its smallest size; how fast is not tested."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from preloaded import PreloadedPython
 
 BENCHMARKS = sorted((Path(__file__).parent.parent / "benchmarks").glob("*_*.py"))
 
 
 @pytest.mark.parametrize("script", BENCHMARKS, ids=lambda path: path.stem)
-def test_a_benchmark_runs_and_reports(script: Path, tmp_path: Path) -> None:
+def test_a_benchmark_runs_and_reports(script: Path, tmp_path: Path, preloaded: PreloadedPython) -> None:
     report = tmp_path / "report.json"
-    command = [sys.executable, script, "--smoke", "--json", report]
-    result = subprocess.run(command, capture_output=True, text=True)
+    result = preloaded.run(script, ["--smoke", "--json", str(report)], cwd=tmp_path)
     assert result.returncode == 0, result.stderr
     assert result.stdout.strip()
     assert json.loads(report.read_text())["rows"]

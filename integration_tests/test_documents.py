@@ -1,11 +1,11 @@
 """Every Python example of every README runs, and the commands the README promises exist."""
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from preloaded import PreloadedPython
 
 ROOT = Path(__file__).parent.parent
 READMES = [ROOT / "README.md", *sorted(ROOT.glob("packages/*/README.md"))]
@@ -18,14 +18,16 @@ EXAMPLES = [
 
 
 @pytest.mark.parametrize("source", EXAMPLES)
-def test_an_example_runs(source: str, tmp_path: Path) -> None:
-    result = subprocess.run([sys.executable, "-c", source], cwd=tmp_path, capture_output=True, text=True)
+def test_an_example_runs(source: str, tmp_path: Path, preloaded: PreloadedPython) -> None:
+    script = tmp_path / "example.py"
+    script.write_text(source)
+    result = preloaded.run(script, cwd=tmp_path)
     assert result.returncode == 0, result.stderr
 
 
 @pytest.mark.parametrize("script", sorted((ROOT / "examples").glob("*.py")), ids=lambda path: path.name)
-def test_a_script_of_examples_runs(script: Path, tmp_path: Path) -> None:
-    result = subprocess.run([sys.executable, script], cwd=tmp_path, capture_output=True, text=True)
+def test_a_script_of_examples_runs(script: Path, tmp_path: Path, preloaded: PreloadedPython) -> None:
+    result = preloaded.run(script, cwd=tmp_path)
     assert result.returncode == 0, result.stderr
 
 
