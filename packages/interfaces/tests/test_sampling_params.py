@@ -120,9 +120,29 @@ def test_a_huge_integer_is_a_legal_temperature() -> None:
     assert SamplingParams(temperature=10**400).temperature == 10**400
 
 
-def test_a_feature_that_does_not_exist_yet_says_so() -> None:
-    with pytest.raises(ConfigError, match=r"^structured is .*this version supports only"):
-        SamplingParams(structured=GrammarSpec("regex", "a+"))
+GRAMMAR = GrammarSpec.regex("a+", trigger_token_ids=(7,))
+
+
+def test_a_constraint_is_taken_as_it_is() -> None:
+    assert SamplingParams(structured=GRAMMAR).structured is GRAMMAR
+
+
+@pytest.mark.parametrize("value", [{"regex": "a"}, "a", 5, True, ()])
+def test_a_constraint_of_another_type_is_refused(value: Any) -> None:
+    with pytest.raises(ConfigError, match=r"^structured is .*; it must be a GrammarSpec or None"):
+        SamplingParams(structured=value)
+
+
+@pytest.mark.parametrize("key", ["structured", "so_args", "structured_outputs"])
+def test_a_mapping_may_hold_a_constraint_as_a_mapping(key: str) -> None:
+    values = json.loads(json.dumps({key: {"regex": "a+", "trigger_token_ids": [7]}}))
+    assert SamplingParams.from_dict(values) == SamplingParams(structured=GRAMMAR)
+    assert SamplingParams.from_dict({key: GRAMMAR}).structured is GRAMMAR
+    assert SamplingParams.from_dict({key: None}).structured is None
+    with pytest.raises(ConfigError, match=rf"^{key}: kind is not given; give kind and source, or one of json"):
+        SamplingParams.from_dict({key: {}})
+    with pytest.raises(ConfigError, match=r"^structured is 'a\+'; it must be a GrammarSpec or None"):
+        SamplingParams.from_dict({key: "a+"})
 
 
 CONTRADICTIONS: list[tuple[dict[str, Any], str]] = [
@@ -342,6 +362,7 @@ def test_a_mapping_understands_both_spellings_and_drops_none() -> None:
         ("seed", "seq_seed"),
         ("logprobs", "top_logprobs"),
         ("structured", "so_args"),
+        ("structured", "structured_outputs"),
         ("forced_token_ids", "golden_token_ids"),
         ("min_tokens", "first_n_token_no_eos"),
     ],

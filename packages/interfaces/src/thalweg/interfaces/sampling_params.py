@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from thalweg.interfaces.checks import is_same, shown
+from thalweg.interfaces.checks import is_text, plain, shown
 from thalweg.interfaces.errors import ConfigError
 from thalweg.interfaces.grammar_spec import GrammarSpec
 from thalweg.interfaces.sampling_spellings import to_fields
@@ -21,9 +21,6 @@ _NUMBERS = (
     *("n", "temperature", "top_p", "top_k", "min_p", "max_tokens", "min_tokens"),
     *("presence_penalty", "frequency_penalty", "repetition_penalty", "logprobs", "prompt_logprobs"),
 )
-
-# Fields that thalweg accepts only at their default until their feature exists.
-_NOT_YET: frozenset[str] = frozenset({"structured"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +66,7 @@ class SamplingParams:
     prompt_logprobs: int | None = None
     """The same for the tokens of the prompt, from the second one on."""
     structured: GrammarSpec | None = None
+    """What the text of the output must be, such as JSON of a schema; None leaves it free."""
     forced_token_ids: tuple[int, ...] | None = None
     """Output token k is the k-th of these; -1 leaves it free."""
 
@@ -78,10 +76,6 @@ class SamplingParams:
         self._check_texts()
         self._check_ids()
         self._check_contradictions()
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if field.name in _NOT_YET and not is_same(value, field.default):
-                raise ConfigError(f"{field.name} is {shown(value)}; this version supports only {field.default!r}")
 
     @property
     def is_greedy(self) -> bool:
@@ -91,6 +85,7 @@ class SamplingParams:
     def from_dict(values: Mapping[str, Any]) -> SamplingParams:
         """Build from a mapping; None means the default, and DeepInfer's and JSON's spellings are understood.
 
+        `structured` may be a mapping, see `GrammarSpec.from_dict`.
         Raises ConfigError for an unknown key or for two spellings of one field.
         """
         known = {field.name for field in fields(SamplingParams)}
@@ -108,14 +103,14 @@ class SamplingParams:
         if self.logit_bias is not None:
             if not isinstance(self.logit_bias, Mapping):
                 raise ConfigError(f"logit_bias is {shown(self.logit_bias)}; it must map token ids to numbers")
-            biases = {_plain(token_id): _plain(bias) for token_id, bias in dict(self.logit_bias).items()}
+            biases = {plain(token_id): plain(bias) for token_id, bias in dict(self.logit_bias).items()}
             put(self, "logit_bias", biases or None)
         if self.seed is not None:
             if isinstance(self.seed, bool) or not isinstance(self.seed, int):
                 raise TypeError(f"seed is {shown(self.seed)}; it must be an int or None")
-            put(self, "seed", _plain(self.seed) % 2**64)
+            put(self, "seed", plain(self.seed) % 2**64)
         for name in _NUMBERS:
-            put(self, name, _plain(getattr(self, name)))
+            put(self, name, plain(getattr(self, name)))
 
     def _check_numbers(self) -> None:
         _require_int("n", self.n, lambda value: 1 <= value <= _MAX_OUTPUTS, f"1..{_MAX_OUTPUTS}")
@@ -134,13 +129,17 @@ class SamplingParams:
                 _require_int(name, value, lambda value: 0 <= value <= _MAX_LOGPROBS, f"None or 0..{_MAX_LOGPROBS}")
         if not isinstance(self.ignore_eos, bool):
             raise ConfigError(f"ignore_eos is {shown(self.ignore_eos)}; it must be True or False")
+        if self.structured is not None and not isinstance(self.structured, GrammarSpec):
+            raise ConfigError(
+                f"structured is {shown(self.structured)}; it must be a GrammarSpec or None (from_dict takes a mapping)"
+            )
 
     def _check_texts(self) -> None:
         for text in self.stop:
-            if not _is_text(text) or not text:
+            if not is_text(text) or not text:
                 raise ConfigError(f"stop contains {shown(text)}; every stop must be a non-empty string of Unicode text")
         for text in self.bad_words:
-            if not _is_text(text) or not text.strip():
+            if not is_text(text) or not text.strip():
                 raise ConfigError(
                     f"bad_words contains {shown(text)}; every bad word must be Unicode text with more than white space"
                 )
@@ -184,29 +183,9 @@ def _as_tuple(name: str, value: object, items: str) -> tuple[Any, ...]:
     if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
         raise ConfigError(f"{name} is {shown(value)}; it must be a sequence of {items}")
     try:
-        return tuple(map(_plain, value))
+        return tuple(map(plain, value))
     except TypeError as error:  # only looked like one, as an array without dimensions does
         raise ConfigError(f"{name} is {shown(value)}; it must be a sequence of {items}: {error}") from error
-
-
-def _plain(value: Any) -> Any:
-    """Numbers of a subclass as plain ones: it may compare, compute and hash as it likes. All else as it is."""
-    if isinstance(value, bool):
-        return value
-    if isinstance(value, int):
-        return int.__index__(value)
-    return float.__float__(value) if isinstance(value, float) else value
-
-
-def _is_text(value: object) -> bool:
-    """Whether this is a string, and one that can be encoded: a lone surrogate is in no output."""
-    if not isinstance(value, str):
-        return False
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _require_number(name: str, value: Any, holds: Callable[[float], bool], accepted: str) -> None:

@@ -7,11 +7,13 @@ from typing import Any
 
 from thalweg.interfaces.checks import shown
 from thalweg.interfaces.errors import ConfigError
+from thalweg.interfaces.grammar_spec import GrammarSpec
 
 _ALIASES = {
     "seq_seed": "seed",
     "top_logprobs": "logprobs",
     "so_args": "structured",
+    "structured_outputs": "structured",
     "golden_token_ids": "forced_token_ids",
     "first_n_token_no_eos": "min_tokens",
 }
@@ -20,8 +22,9 @@ _ALIASES = {
 def to_fields(values: Mapping[str, Any], known: Collection[str]) -> dict[str, Any]:
     """Field -> value of what a mapping gives; None leaves a field out.
 
-    Keys may be DeepInfer's. Its values `prompt_logprobs` True and False mean 0 and None, and its `first_n_token_no_eos`
-    1 means one token; the ids of `logit_bias` may be decimal strings, as JSON has them. Everything else stays as it is.
+    Keys may be DeepInfer's or vLLM's, and `structured` a mapping. DeepInfer's values of `prompt_logprobs`, True and
+    False, mean 0 and None, and its `first_n_token_no_eos` 1 means one token; the ids of `logit_bias` may be decimal
+    strings, as JSON has them. Everything else stays as it is.
     Raises ConfigError for a key that is not known, for two spellings of one field or of one id, and for a
     `first_n_token_no_eos` beyond 0 and 1, which have no effect where the option comes from.
     """
@@ -40,6 +43,8 @@ def to_fields(values: Mapping[str, Any], known: Collection[str]) -> dict[str, An
             value = 0 if value else None
         elif name == "logit_bias" and isinstance(value, Mapping):
             value = _with_integer_ids(value)
+        elif name == "structured" and isinstance(value, Mapping):
+            value = _to_grammar(key, value)
         result[name] = value
     return result
 
@@ -53,3 +58,10 @@ def _with_integer_ids(biases: Mapping[Any, Any]) -> dict[Any, Any]:
             raise ConfigError(f"logit_bias has token id {shown(token_id)} twice, once as {shown(key)}")
         result[token_id] = bias
     return result
+
+
+def _to_grammar(key: str, value: Mapping[Any, Any]) -> GrammarSpec:
+    try:
+        return GrammarSpec.from_dict(value)
+    except ConfigError as error:
+        raise ConfigError(f"{key}: {error}") from None
