@@ -33,7 +33,7 @@ def make_inputs(
 
 def sample(sampler: Sampler, logits: torch.Tensor, inputs: SamplerInputs) -> tuple[torch.Tensor, torch.Tensor]:
     """(token ids, broken rows)"""
-    broken = sampler.clean(logits, inputs)
+    broken = sampler.clean(logits, inputs).broken
     return sampler.draw(logits, inputs), broken
 
 

@@ -75,6 +75,8 @@ class HostCopies:
     """Of prompt tokens; None = nobody asked."""
     draws: RowDraws | None = None
     """None = they are not reported."""
+    starved_rows: torch.Tensor | None = None
+    """bool [N+X] of the broken ones those that their grammar left no token; None = no output has a grammar."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,6 +37,10 @@ class InflightStep:
     """What the sampler was told about each row."""
     sampled: Launched[Sampled] | None = None
     sampled_event: Event | None = None
+    grammar_failures: Mapping[int, str] = field(default_factory=dict)
+    """Row -> why its output cannot follow its grammar any further."""
+    mask_s: float = 0.0
+    """Seconds of the host in which masks were built."""
     device_s: dict[str, float] = field(default_factory=dict)
     """Seconds of the device per part of the step; complete once `sampled_event` has passed."""
 
@@ -68,6 +72,8 @@ class Collected:
     nobody was constrained."""
     grammar_failures: Mapping[int, str] = field(default_factory=dict)
     """Row of the plan -> why its output cannot follow its grammar any further; its tokens of this step are void."""
+    mask_s: float = 0.0
+    """Seconds of the host in which the masks of grammars were built, while the model ran."""
     draft_faults: tuple[int, int] = (0, 0)
     """What was wrong with the next drafts: unusable ids, confidences outside 0..1."""
 

@@ -12,13 +12,15 @@ import torch
 from numpy.typing import NDArray
 
 from thalweg.engine.device import Device, Sampled
+from thalweg.engine.grammar_masks import GrammarMaskBuilder
 from thalweg.engine.inflight import Collected, InflightStep
 from thalweg.engine.inputs import InputBuilder
-from thalweg.engine.sampler_inputs import build_sampler_inputs
+from thalweg.engine.sampler_inputs import SamplerInputs, build_sampler_inputs
 from thalweg.engine.sampling_row import SequenceToSample
+from thalweg.engine.step_rows import StepRows
 from thalweg.engine.timeline import NullTimeline, Timeline
 from thalweg.engine.token_counts import SlotOwners
-from thalweg.interfaces import Backend, InvariantError, StepCorrection, StepPlan, StepResult
+from thalweg.interfaces import Backend, InvariantError, MaskFiller, StepCorrection, StepPlan, StepResult
 from thalweg.interfaces.backend import Launched
 
 T = TypeVar("T")
@@ -28,7 +30,8 @@ class StreamRunner:
     """Satisfies `thalweg.engine.inflight.Runner` over any device. Waits for events only, and only where it says so.
 
     has_variable_length: verify lengths of a step in flight are shared out anew on the device. check_lengths: compare
-    the device's context lengths with the scheduler's for every live row of an asynchronous step.
+    the device's context lengths with the scheduler's for every live row of an asynchronous step. filler: builds the
+    masks of outputs with a grammar; None = there are none. vocab_size: of the logits, for the masks.
     """
 
     def __init__(
@@ -40,7 +43,11 @@ class StreamRunner:
         has_variable_length: bool = False,
         check_lengths: bool = False,
         timeline: Timeline | None = None,
+        filler: MaskFiller | None = None,
+        vocab_size: int = 0,
     ) -> None:
+        if filler is not None and vocab_size < 1:
+            raise InvariantError(f"vocab_size is {vocab_size}; masks need the size of the logits")
         self._backend = backend
         self._stream = backend.stream()
         self._device = device
@@ -49,6 +56,7 @@ class StreamRunner:
         self._check_lengths = check_lengths
         self._timeline = NullTimeline() if timeline is None else timeline
         self._owners = SlotOwners()
+        self._masks = GrammarMaskBuilder(backend, filler, vocab_size)
 
     @property
     def device(self) -> Device:
@@ -92,6 +100,8 @@ class StreamRunner:
         with torch.inference_mode(), self._backend.no_host_sync():
             if forwarded is not None:
                 inputs = build_sampler_inputs(step.plan, rows, correction, self._owners)
+                if any(sequence.constraint is not None for sequence in rows):
+                    inputs = self._with_masks(step, correction, rows, inputs)
                 step.sampled = self._launch(step, "sample", lambda: self._device.sample(forwarded.value, inputs))
             step.sampled_event = self._stream.record()
 
@@ -111,7 +121,7 @@ class StreamRunner:
             accepted_token_ids=_ints(host.accepted_ids),
             draft_token_ids=_ints(host.draft_ids),
             confidences=host.confidences.numpy().astype(np.float32, copy=False),
-            row_status=None,
+            row_status=_row_status(step),
         )
         collected = Collected(
             result,
@@ -122,6 +132,9 @@ class StreamRunner:
             logprobs=host.logprobs,
             prompt_logprobs=host.prompt_logprobs,
             draws=host.draws,
+            starved_rows=None if host.starved_rows is None else host.starved_rows.numpy(),
+            grammar_failures=step.grammar_failures,
+            mask_s=step.mask_s,
         )
         if host.accept_probs is None or host.draft_faults is None:
             return collected
@@ -132,6 +145,21 @@ class StreamRunner:
         """Finish what is queued, end the backend's threads, and let go of weights and cache."""
         self._backend.close()
         self._device.close()
+
+    def _with_masks(
+        self,
+        step: InflightStep,
+        correction: StepCorrection | None,
+        rows: Sequence[SequenceToSample],
+        inputs: SamplerInputs,
+    ) -> SamplerInputs:
+        """Sampler inputs with the masks of the grammars. The step before was collected, so its masks are done with."""
+        with self._timeline.span("host", "masks", step=step.plan.step):
+            started = time.perf_counter()
+            built = self._masks.build(StepRows.of(step.plan, rows, correction), inputs.forced_ids)
+            step.mask_s = time.perf_counter() - started
+        step.grammar_failures = built.failures
+        return replace(inputs, masks=built.masks)
 
     def _launch(self, step: InflightStep, name: str, work: Callable[[], T]) -> Launched[T]:
         def timed() -> T:
@@ -162,6 +190,15 @@ def check_context_lengths(plan: StepPlan, correction: StepCorrection, device_len
 def _what_is_left(plan: StepPlan, previous: InflightStep | None) -> Launched[Sampled] | None:
     """What the step in flight leaves on the device, if this plan has sequences of it."""
     return previous.sampled if previous is not None and (plan.previous_rows >= 0).any() else None
+
+
+def _row_status(step: InflightStep) -> NDArray[np.int8] | None:
+    """[N] -1 = the scheduler ends the sequence without a token; None = it ends none."""
+    if not step.grammar_failures:
+        return None
+    status = np.zeros(step.plan.sequence_ids.size, np.int8)
+    status[list(step.grammar_failures)] = -1
+    return status
 
 
 def _ints(tensor: torch.Tensor) -> NDArray[np.int32]:

@@ -17,6 +17,7 @@ from thalweg.engine.draft_pool import DraftPool
 from thalweg.engine.draft_sampler import DraftPositions, SeededDraftSampler
 from thalweg.engine.prompt_logprobs import PromptLogprobs, RowLogits
 from thalweg.engine.report_copies import ReportCopies
+from thalweg.engine.row_faults import RowFaults
 from thalweg.engine.row_reports import RowLogprobs
 from thalweg.engine.sampler import Sampler
 from thalweg.engine.sampler_inputs import SamplerInputs
@@ -95,14 +96,14 @@ class SampleStage:
             self._ops, self._upload, inputs, is_raw=self._is_raw, with_draws=self._sampling.return_draws
         )
         report.see_model(logits)
-        broken = self._sampler.clean(logits, inputs)
+        faults = self._sampler.clean(logits, inputs)
         report.see_draws(logits)
         if inputs.has_drafts:
             if self._drafter is None:
                 raise InvariantError("the plan carries drafts, but there is no drafter")
-            verified = self._verifier.verify(prepared, logits, broken, inputs, self._drafter.draft_length)
+            verified = self._verifier.verify(prepared, logits, faults, inputs, self._drafter.draft_length)
         else:
-            verified = self._without_drafts(logits, broken, inputs)
+            verified = self._without_drafts(logits, faults, inputs)
         if inputs.penalties is not None:
             self._counts.count(inputs.penalties, verified.accepted_ids, verified.token_ids)
         drafts = self._propose(prepared, verified, inputs)
@@ -117,18 +118,18 @@ class SampleStage:
         logprobs = self._prompt_logprobs.of(inputs.prompt, inputs.parameters, row_logits)
         return self._copies.logprobs(inputs.prompt.offsets, tokens, logprobs)
 
-    def _without_drafts(self, logits: torch.Tensor, broken: torch.Tensor, inputs: SamplerInputs) -> Verified:
+    def _without_drafts(self, logits: torch.Tensor, faults: RowFaults, inputs: SamplerInputs) -> Verified:
         """One draw per sequence and per sibling."""
         token_ids = self._sampler.draw(logits, inputs)
         forced = None if inputs.forced_ids is None else self._upload(inputs.forced_ids)
         if inputs.siblings.parents.size:
             parents = self._upload(inputs.siblings.parents)
             token_ids = torch.cat((token_ids, self._sampler.draw_siblings(logits, inputs)))
-            broken = torch.cat((broken, broken[parents]))
+            faults = faults.then(faults.at(parents))
             forced = None if forced is None else torch.cat((forced, forced[parents]))
         if forced is not None:
             token_ids = torch.where(forced >= 0, forced, token_ids)
-        return without_drafts(token_ids, broken, inputs.sequence_ids.size)
+        return without_drafts(token_ids, faults, inputs.sequence_ids.size)
 
     def _propose(self, prepared: Prepared, verified: Verified, inputs: SamplerInputs) -> CheckedDrafts | None:
         """The next drafts; None where none are wanted."""
@@ -168,7 +169,8 @@ class SampleStage:
         report: StepReport,
         prompt_logprobs: RowLogprobs | None,
     ) -> Sampled:
-        copy, siblings = self._copies.copy, verified.row_token_ids[inputs.sequence_rows.size :]
+        copy, starved = self._copies.copy, verified.faults.starved
+        siblings = verified.row_token_ids[inputs.sequence_rows.size :]
         nothing = verified.token_ids.new_empty((verified.token_ids.shape[0], 0))
         draft_ids, confidences = (
             (nothing, nothing.float()) if drafts is None else (drafts.token_ids, drafts.confidences)
@@ -178,7 +180,8 @@ class SampleStage:
             accepted_ids=copy(verified.accepted_ids),
             draft_ids=copy(draft_ids),
             confidences=copy(confidences),
-            broken_rows=copy(verified.broken_rows),
+            broken_rows=copy(verified.faults.broken),
+            starved_rows=None if starved is None else copy(starved),
             context_lengths=copy(prepared.context_lengths),
             accept_probs=None if verified.accept_probs is None else copy(verified.accept_probs),
             draft_faults=None if drafts is None else copy(drafts.faults),

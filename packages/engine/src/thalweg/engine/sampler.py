@@ -13,6 +13,8 @@ import numpy as np
 import torch
 
 from thalweg.engine.drawn_rows import drawn_rows, filter_tensors
+from thalweg.engine.grammar_masks import GrammarMasks
+from thalweg.engine.row_faults import RowFaults
 from thalweg.engine.sampler_inputs import ROW_POSITION_STRIDE, SamplerInputs
 from thalweg.engine.slabs import SIBLING_ELEMENTS, slabs
 from thalweg.engine.token_counts import TokenCounts
@@ -46,11 +48,11 @@ class Sampler:
         self._draw_tokens = ops.coupled_tokens if is_coupled else ops.sample_tokens
         self._stride = 1 if is_coupled else ROW_POSITION_STRIDE
 
-    def clean(self, logits: torch.Tensor, inputs: SamplerInputs) -> torch.Tensor:
-        """Make of logits float32 [S, V] what is drawn from; broken rows bool [S], whose token will be meaningless.
+    def clean(self, logits: torch.Tensor, inputs: SamplerInputs) -> RowFaults:
+        """Make of logits float32 [S, V] what is drawn from; rows whose token will be meaningless.
 
-        Those have NaN, infinity, or nothing that may be drawn; afterwards all numbers are usable. Masks come first,
-        then biases, then penalties.
+        Those have NaN, infinity, or nothing that may be drawn; afterwards all numbers are usable. Forbidden tokens come
+        first, then biases, penalties and grammars.
         """
         if logits.shape[0] != inputs.sequence_rows.size:
             raise InvariantError(f"{logits.shape[0]} rows of logits for {inputs.sequence_rows.size} sampled rows")
@@ -65,10 +67,10 @@ class Sampler:
             if self._counts is None:
                 raise InvariantError("a request is penalised, but nobody counts its tokens")
             self._counts.penalise(logits, inputs.penalties)
-        broken = zero_broken_rows(logits)
+        faults = self._mask(logits, inputs.masks)
         if self._force_top_k:
             self._ops.keep_largest(logits, self._force_top_k)
-        return broken
+        return faults
 
     def draw(self, logits: torch.Tensor, inputs: SamplerInputs) -> torch.Tensor:
         """One token int32 [S] per row of clean logits float32 [S, V]."""
@@ -91,9 +93,30 @@ class Sampler:
             tokens.append(self._draw_tokens(logits[upload(parents)], *filters, upload(seeds), upload(positions)))
         return torch.cat(tokens)
 
+    def _mask(self, logits: torch.Tensor, masks: GrammarMasks | None) -> RowFaults:
+        """Forbid what grammars do not allow, and make broken rows zeros."""
+        if masks is None:
+            return RowFaults(zero_broken_rows(logits))
+        upload, num_rows, masked = self._upload, logits.shape[0], masks.masked_rows
+        broken = _has_no_largest(logits)
+        self._ops.apply_token_bitmask(logits, upload.pinned(masks.bitmask), upload(masks.rows))
+        if 3 * masked.size > num_rows:  # to gather the rows would read and write more than to look at all of them
+            starved = _has_no_largest(logits) & ~broken
+        else:
+            rows = upload(masked)
+            starved = torch.zeros_like(broken).index_copy_(0, rows, _has_no_largest(logits[rows]) & ~broken[rows])
+        broken = broken | starved
+        logits.masked_fill_(broken[:, None], 0.0)
+        return RowFaults(broken, starved)
+
 
 def zero_broken_rows(logits: torch.Tensor) -> torch.Tensor:
     """Rows bool [n] whose largest logit is not finite; they become zeros, so that whatever reads them finds numbers."""
-    broken = ~torch.isfinite(logits.amax(dim=-1))
+    broken = _has_no_largest(logits)
     logits.masked_fill_(broken[:, None], 0.0)
     return broken
+
+
+def _has_no_largest(logits: torch.Tensor) -> torch.Tensor:
+    """bool [n] the largest logit of the row, of float32 [n, V], is not finite."""
+    return ~torch.isfinite(logits.amax(dim=-1))

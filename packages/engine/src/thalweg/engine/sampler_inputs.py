@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from thalweg.engine.grammar_masks import GrammarMasks
 from thalweg.engine.logit_edits import LogitEdits, build_logit_edits
 from thalweg.engine.prompt_rows import PromptRows, build_prompt_rows
 from thalweg.engine.sampling_row import SequenceToSample
@@ -69,6 +70,8 @@ class SamplerInputs:
     siblings: Siblings = field(default_factory=Siblings.none)
     prompt: PromptRows | None = None
     """Rows whose logits tell how likely the prompt was."""
+    masks: GrammarMasks | None = None
+    """What grammars allow; None = everything."""
 
     @property
     def temperatures(self) -> NDArray[np.float32]:

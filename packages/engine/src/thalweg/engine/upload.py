@@ -23,6 +23,10 @@ class Uploader:
         staged: torch.Tensor = self._backend.empty(source.shape, source.dtype, pinned=True)
         return staged.copy_(source).to(self._backend.device, non_blocking=True)
 
+    def pinned(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A tensor of pinned memory on the device, in stream order; it must not change until then."""
+        return tensor.to(self._backend.device, non_blocking=True)
+
     def fields(self, values: dict[str, Any]) -> dict[str, Any]:
         """A dictionary with its arrays, nested ones too, on the device; everything else stays as it is."""
         return {name: self._convert(value) for name, value in values.items()}

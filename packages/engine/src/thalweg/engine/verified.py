@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
+from thalweg.engine.row_faults import RowFaults
 from thalweg.kernels import Verification
 
 
@@ -18,8 +19,8 @@ class Verified:
 
     token_ids: torch.Tensor
     """int32 [N] newest token."""
-    broken_rows: torch.Tensor
-    """bool [N+X] outputs whose newest token is meaningless."""
+    faults: RowFaults
+    """[N+X] outputs whose newest token is meaningless."""
     num_accepted: torch.Tensor
     """int32 [N]"""
     accepted_ids: torch.Tensor
@@ -35,19 +36,19 @@ class Verified:
     None for a step without drafts."""
 
 
-def without_drafts(row_token_ids: torch.Tensor, broken_rows: torch.Tensor, num_sequences: int) -> Verified:
-    """One token int32 [N+X] per sequence and sibling. broken_rows: bool [N+X]."""
+def without_drafts(row_token_ids: torch.Tensor, faults: RowFaults, num_sequences: int) -> Verified:
+    """One token int32 [N+X] per sequence and sibling. faults: [N+X]."""
     token_ids = row_token_ids[:num_sequences]
     nothing = token_ids.new_empty((num_sequences, 0))
-    return Verified(token_ids, broken_rows, torch.zeros_like(token_ids), nothing, row_token_ids)
+    return Verified(token_ids, faults, torch.zeros_like(token_ids), nothing, row_token_ids)
 
 
 def of_verification(
-    verification: Verification, broken: torch.Tensor, query_lengths: torch.Tensor, sequence_rows: torch.Tensor
+    verification: Verification, faults: RowFaults, query_lengths: torch.Tensor, sequence_rows: torch.Tensor
 ) -> Verified:
     """What the verdicts on rows say about sequences.
 
-    broken: bool [S]. query_lengths: int [N]. sequence_rows: int [S] the sequence of each row.
+    faults: [S]. query_lengths: int [N]. sequence_rows: int [S] the sequence of each row.
     """
     lengths = query_lengths.long()[:, None]
     first = lengths.cumsum(0) - lengths
@@ -60,7 +61,7 @@ def of_verification(
     is_accepted = row_places < verification.num_accepted[sequences]
     return Verified(
         token_ids=verification.token_ids[verification.last_rows],
-        broken_rows=broken[verification.last_rows],
+        faults=faults.at(verification.last_rows),
         num_accepted=verification.num_accepted,
         accepted_ids=verification.accepted_ids,
         row_token_ids=verification.token_ids,

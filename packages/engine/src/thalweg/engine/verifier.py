@@ -12,6 +12,7 @@ import torch
 from thalweg.engine.device import Prepared
 from thalweg.engine.draft_pool import DraftPool
 from thalweg.engine.drawn_rows import DrawnRows, drawn_rows
+from thalweg.engine.row_faults import RowFaults
 from thalweg.engine.sampler import Sampler
 from thalweg.engine.sampler_inputs import SamplerInputs
 from thalweg.engine.upload import Uploader
@@ -34,9 +35,10 @@ class Verifier:
         self._pool = pool
 
     def verify(
-        self, prepared: Prepared, logits: torch.Tensor, broken: torch.Tensor, inputs: SamplerInputs, draft_length: int
+        self, prepared: Prepared, logits: torch.Tensor, faults: RowFaults, inputs: SamplerInputs, draft_length: int
     ) -> Verified:
-        """Device work. logits: float32 [T, V] of every query token, clean. broken: bool [T]."""
+        """Device work. logits: float32 [T, V] of every query token, clean. faults: [T]."""
+        broken = faults.broken
         verification = self._verification(prepared, logits, broken, inputs, draft_length)
         if inputs.forced_ids is not None:
             # A broken row must end its request, so no token is forced past it.
@@ -44,7 +46,7 @@ class Verifier:
             verification = self._ops.force_tokens(
                 verification, forced, prepared.batch.token_ids, prepared.query_lengths
             )
-        return of_verification(verification, broken, prepared.query_lengths, self._upload(inputs.sequence_rows))
+        return of_verification(verification, faults, prepared.query_lengths, self._upload(inputs.sequence_rows))
 
     def _verification(
         self, prepared: Prepared, logits: torch.Tensor, broken: torch.Tensor, inputs: SamplerInputs, draft_length: int
