@@ -23,7 +23,7 @@ from thalweg.engine.timeline import Timeline
 from thalweg.engine.token_rows import CompressedVocabulary
 from thalweg.engine.tokenizer import Tokenizer
 from thalweg.engine.upload import Uploader
-from thalweg.interfaces import Communicator, RequestOutput, SamplingParams
+from thalweg.interfaces import Communicator, MaskFiller, RequestOutput, SamplingParams
 from thalweg.kernels import bind
 from thalweg.kernels.backends.cpu import CpuBackend
 from thalweg.scheduler import Scheduler, SchedulerConfig
@@ -50,6 +50,7 @@ class Bench:
         timeline: Timeline | None = None,
         communicator: Communicator | None = None,
         stage_options: Mapping[str, Any] | None = None,
+        filler: MaskFiller | None = None,
         **config: object,
     ) -> None:
         options = {"max_num_seqs": 4, "max_model_len": 64, "stop_preempted_request": False} | config
@@ -75,6 +76,8 @@ class Bench:
             has_variable_length=bool(step_times),
             check_lengths=True,
             timeline=timeline,
+            filler=filler,
+            vocab_size=VOCAB,
         )
         limits = Limits(VOCAB, scheduler_config.max_model_len, BLOCK, num_blocks)
         self.engine = LLMEngine(
