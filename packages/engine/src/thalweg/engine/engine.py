@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from typing import Any, Self
 
 from thalweg.dspark import StepTimeCurve
 from thalweg.engine.admission import Admission
 from thalweg.engine.fan_out import FanOut
+from thalweg.engine.grammars import Grammars
 from thalweg.engine.inflight import Collected, InflightStep, Runner
 from thalweg.engine.instruments import Instruments
 from thalweg.engine.post_process import PostProcessor
@@ -31,9 +32,12 @@ from thalweg.interfaces import (
     StepPlan,
     ThalwegError,
 )
-from thalweg.scheduler.vote import plan_step, share_flags
+from thalweg.scheduler.vote import GroupFlags, plan_step, share_flags
 
 _LOG = logging.getLogger(__name__)
+
+_IDLE_WAIT_S = 0.005
+"""How long a step with nothing to do waits for a grammar."""
 
 
 class EngineFailedError(ThalwegError):
@@ -51,7 +55,8 @@ class LLMEngine:
     `step`. communicator: of the data-parallel group whose ranks step together; None = alone. timeline: records what the
     host and the device do. instruments: statistics, metrics and the profile server; the engine closes them.
     step_times: the curve that the scheduler decides verify lengths by; given, it is told how long steps take.
-    return_draws: outputs say how their tokens were drawn; the runner must report it.
+    return_draws: outputs say how their tokens were drawn; the runner must report it. grammars: compiles those of
+    requests; None refuses requests that have one. The engine closes it.
     """
 
     def __init__(
@@ -67,6 +72,7 @@ class LLMEngine:
         instruments: Instruments | None = None,
         step_times: StepTimeCurve | None = None,
         return_draws: bool = False,
+        grammars: Grammars | None = None,
     ) -> None:
         self._scheduler = scheduler
         self._runner = runner
@@ -77,11 +83,12 @@ class LLMEngine:
         self._timeline = NullTimeline() if timeline is None else timeline
         self._table = RequestTable()
         self._fan_out = FanOut(scheduler, self._table, tokenizer.eos_token_id)
+        self._grammars = Grammars() if grammars is None else grammars
         self._post_processor = PostProcessor(self._table, has_draws=return_draws)
         self._inflight: InflightStep | None = None
         """The launched step that is not post-processed yet."""
-        self._is_group_unfinished = communicator is not None
-        """What the ranks said to each other last."""
+        self._flags = GroupFlags(communicator is not None, running=communicator is not None, half_prefilled=False)
+        """What the ranks said to each other last; at first nobody knows."""
         self._processed_s = 0.0
         self._ready: list[RequestOutput] = []
         self._failure: str | None = None
@@ -116,12 +123,14 @@ class LLMEngine:
         params: SamplingParams | Mapping[str, Any] | None = None,
         *,
         prompt_text: str | None = None,
+        user: str = "",
     ) -> None:
-        """Queue a request.
+        """Queue a request; one that has a grammar joins the queue once that is compiled.
 
         prompt: text (the begin token is put in front) or token ids, used as they are.
         params: how to sample; None means the defaults. prompt_text: the text to show beside given token ids.
-        Raises RequestError for a prompt that cannot be served or an id in use; ConfigError for bad params;
+        user: whose request it is; the grammars of one user do not hold up those of another.
+        Raises RequestError for a prompt or a grammar that cannot be served or an id in use; ConfigError for bad params;
         EngineFailedError after a failed step.
         """
         self._check_alive()
@@ -130,18 +139,24 @@ class LLMEngine:
         if request_id in self._table:
             raise RequestError(f"request_id {request_id!r} belongs to an unfinished request; it must be unique")
         request = self._admission.admit(request_id, prompt, params, prompt_text)
-        self._fan_out.queue(request, request.outputs)
+        if request.params.structured is None:
+            self._fan_out.queue(request, request.outputs)
+        else:
+            self._grammars.submit(request, user)
         self._table.add(request)
 
     def step(self) -> list[RequestOutput]:
         """Run one step and return the requests that changed, each with everything it has so far.
 
+        With nothing to do but to wait for a grammar it waits, for a few milliseconds.
         With a communicator every call agrees once with the other ranks, so all of them call it equally often. If the
         step fails, every unfinished request ends with the reason and the engine takes no more. Raises RuntimeError when
         a callback of a running step calls it.
         """
         if self._is_closed:
             raise EngineFailedError("the engine is closed")
+        if self._is_waiting():
+            self._grammars.wait(_IDLE_WAIT_S)  # out here an interrupt does no harm
         self._attempt(self._step)
         return self._take_ready()
 
@@ -151,12 +166,13 @@ class LLMEngine:
         requests = [request for request in map(self._table.by_request, dict.fromkeys(wanted)) if request is not None]
         sequence_ids = [output.sequence_id for request in requests for output in request.unfinished]
         self._deliver(self._post_processor.end(requests, FinishReason.ABORT))
+        self._grammars.forget(requests)
         self._abort_sequences(sequence_ids)
         return len(requests)
 
     def flush(self) -> list[RequestOutput]:
         """Outputs that need no further step: post-processes what is in flight, waiting for it."""
-        self._attempt(self._process_inflight)
+        self._attempt(self._flush)
         return self._take_ready()
 
     def hand_back(self, outputs: Sequence[RequestOutput]) -> None:
@@ -172,8 +188,12 @@ class LLMEngine:
             return False
         if self._failure is not None:
             return bool(self._ready)
-        is_busy = self._inflight is not None or self._scheduler.has_unfinished
-        return bool(self._ready) or is_busy or self._is_group_unfinished
+        return bool(self._ready) or self._is_busy or len(self._grammars) > 0 or self._flags.unfinished
+
+    @property
+    def num_compiling(self) -> int:
+        """Requests that wait for their grammars to be compiled."""
+        return self._grammars.num_compiling
 
     @property
     def failure(self) -> str | None:
@@ -185,10 +205,9 @@ class LLMEngine:
         if not self._is_closed:
             self._is_closed = True
             self._inflight = None
-            try:
-                self.instruments.close()
-            finally:
-                self._runner.close()
+            with ExitStack() as parts:
+                for part in (self._runner, self._grammars, self.instruments):
+                    parts.callback(part.close)
 
     def __enter__(self) -> Self:
         return self
@@ -199,6 +218,7 @@ class LLMEngine:
     def _step(self) -> None:
         """One iteration: plan and launch step N, post-process N-1 while N runs, then sample N."""
         with self._span("plan"):
+            self._pump()
             plan = self._plan()
         if plan is None:
             self._process_inflight()
@@ -218,9 +238,24 @@ class LLMEngine:
 
     def _plan(self) -> StepPlan | None:
         """The next plan; None when no rank of the group has anything left."""
-        flags = share_flags(self._scheduler, self._communicator)
-        self._is_group_unfinished = self._communicator is not None and flags.unfinished
+        if self._communicator is None:
+            return plan_step(self._scheduler) if self._scheduler.has_unfinished else None
+        flags = self._flags = share_flags(self._scheduler, self._communicator, has_more=len(self._grammars) > 0)
         return plan_step(self._scheduler, self._communicator, flags) if flags.unfinished else None
+
+    def _flush(self) -> None:
+        self._pump()
+        self._process_inflight()
+
+    def _pump(self) -> None:
+        """Queue the requests whose grammars have been compiled, and end those whose grammars cannot be."""
+        for request, error in self._grammars.pump():
+            if not request.unfinished:
+                continue  # a callback has ended it meanwhile
+            if error is None:
+                self._fan_out.queue(request, request.outputs)
+            else:
+                self._deliver(self._post_processor.end([request], FinishReason.STRUCTURED_FAILED, error))
 
     def _process_inflight(self) -> None:
         """Wait for the step in flight and turn its results into outputs; nothing is in flight afterwards."""
@@ -272,6 +307,17 @@ class LLMEngine:
             return None
         return self._scheduler.correct(step.plan.step, self._runner.query_lengths(step))
 
+    @property
+    def _is_busy(self) -> bool:
+        """Whether this rank has something to compute, or to post-process."""
+        return self._inflight is not None or self._scheduler.has_unfinished
+
+    def _is_waiting(self) -> bool:
+        """Whether a step could do nothing until a grammar is there: not here and, as far as known, on no other rank."""
+        if not len(self._grammars) or self._ready or self._is_busy:
+            return False
+        return not (self._flags.running or self._flags.half_prefilled)
+
     def _abort_sequences(self, sequence_ids: Sequence[int]) -> None:
         if sequence_ids and self._failure is None:
             self._scheduler.abort(sequence_ids)
@@ -298,8 +344,10 @@ class LLMEngine:
         self._failure = reason
         self._inflight = None
         error = f"the engine failed: {reason}"
+        requests = list(self._table)
         try:
-            self._deliver(self._post_processor.end(list(self._table), FinishReason.ERROR, error))
+            self._deliver(self._post_processor.end(requests, FinishReason.ERROR, error))
+            self._grammars.forget(requests)
         finally:  # the others wait for this rank, whatever else goes wrong
             if self._communicator is not None:
                 self._communicator.fail(reason)

@@ -147,15 +147,16 @@ class FanOut:
         end = plan.sequence_ids.size
         for row, sequence in enumerate(step.sequences):
             start, end = end, end + len(sequence.siblings)
-            found = self._table.by_sequence(int(plan.sequence_ids[row])) if ends_prompt[row] else None
+            goes_on = ends_prompt[row] and row not in collected.grammar_failures
+            found = self._table.by_sequence(int(plan.sequence_ids[row])) if goes_on else None
             if found is None or not found[1].followers:
                 continue
             request, owner = found
             followers, owner.followers = owner.followers, []
             drawn = zip([owner, *followers], [row, *range(start, end)], strict=False)
             firsts = [FirstToken(output, sample, token_ids[sample], is_broken[sample]) for output, sample in drawn]
-            goes_on = (first for first in firsts if not first.is_broken and not self._ends(request, first))
-            leader = next(goes_on, firsts[0])
+            lasting = (first for first in firsts if not first.is_broken and not self._ends(request, first))
+            leader = next(lasting, firsts[0])
             self._table.hand_over(request, owner, leader.output)
             others = tuple(first for first in firsts if first is not leader)
             yield Branching(row, request, leader, others, tuple(followers[end - start :]))

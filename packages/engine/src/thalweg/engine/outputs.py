@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from thalweg.engine.constraint import Constraint
 from thalweg.engine.detokenizer import Detokenizer
 from thalweg.engine.sampling_row import SamplingRow
 from thalweg.engine.stop import StopChecker
@@ -20,6 +21,8 @@ class OutputState:
     sampling: SamplingRow
     detokenizer: Detokenizer
     stop_checker: StopChecker
+    constraint: Constraint | None = None
+    """Of a request with a grammar, once that is compiled."""
     key: int = -1
     """Given by the request table, never again to another output."""
     sequence_id: int = -1

@@ -20,6 +20,7 @@ _CLOSED_ERRORS = {
     FinishReason.VISION_FAILED: "an image of the prompt could not be used",
 }
 _BROKEN_ERROR = "the model produced logits that are not numbers, or every token was forbidden"
+_STARVED_ERROR = "the grammar and the other options of the request leave no token"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +62,8 @@ class PostProcessor:
     ) -> Processed:
         """Apply one outcome.
 
-        A row whose newest token is broken ends its output with an error, unless an accepted token before it ended it.
+        A row whose newest token is broken ends its output with an error, unless an accepted token before it ended it. A
+        row whose grammar failed ends it without a token.
         branchings: shared sequences, of which the outcome is about the leaders. branches: other outputs of them.
         """
         step = _Step(collected, self._clock())
@@ -108,6 +110,7 @@ class PostProcessor:
         token_ids = outcome.token_ids.tolist()
         statuses = outcome.finish_reasons.tolist()
         num_accepted = outcome.num_accepted.tolist()
+        failures = step.collected.grammar_failures
         for row, sequence_id in enumerate(plan.sequence_ids.tolist()):
             found = self._table.by_sequence(sequence_id)
             if found is None:
@@ -115,7 +118,9 @@ class PostProcessor:
             request, output = found
             step.take_prompt(request, row)
             tokens = token_ids[offsets[row] : offsets[row + 1]]
-            if tokens:
+            if statuses[row] and row in failures:
+                step.close(request, output, statuses[row], failures[row])
+            elif tokens:
                 is_whole = len(tokens) == num_accepted[row]
                 step.take(request, output, samples.get(row, row), tokens, statuses[row], is_whole=is_whole)
             elif statuses[row]:
@@ -166,7 +171,7 @@ class _Step:
         if is_broken:
             _advance(output, token_ids[:-1], 0)
             if not output.is_finished:
-                output.finish(FinishReason.ERROR, error=_BROKEN_ERROR)
+                self._end_broken(output, sample)
         else:
             _advance(output, token_ids, status)
         self.num_tokens += len(output.token_ids) - num_before
@@ -189,13 +194,20 @@ class _Step:
         targets = request.prompt_token_ids[first : first + reports.count(row)]
         request.prompt_logprobs += tuple(reports.take(row, targets, wanted))
 
-    def close(self, request: RequestState, output: OutputState, status: int) -> None:
-        """End an output without a token, and those that follow it."""
+    def close(self, request: RequestState, output: OutputState, status: int, error: str | None = None) -> None:
+        """End an output without a token, and those that follow it. error: None = what its reason says."""
         reason = FinishReason.from_status(SequenceStatus(status))
         for each in (output, *output.followers):
-            each.finish(reason, error=_CLOSED_ERRORS.get(reason))
+            each.finish(reason, error=_CLOSED_ERRORS.get(reason) if error is None else error)
             self.ended.append(each)
         self.changed[request.request_id] = request
+
+    def _end_broken(self, output: OutputState, sample: int) -> None:
+        starved = self.collected.starved_rows
+        if starved is not None and starved[sample]:
+            output.finish(FinishReason.STRUCTURED_FAILED, error=_STARVED_ERROR)
+        else:
+            output.finish(FinishReason.ERROR, error=_BROKEN_ERROR)
 
     def _report(self, output: OutputState, sample: int, token_ids: Sequence[int]) -> None:
         wanted = output.params.logprobs

@@ -49,6 +49,7 @@ class RequestState:
             output_token_ids=output.token_ids,
             num_prompt_logprobs_known=len(self.prompt_logprobs),
             siblings=tuple(map(self.to_sample, output.followers[:num_siblings])),
+            constraint=output.constraint,
         )
 
     def show(self, *, has_draws: bool = False) -> RequestOutput:

@@ -8,7 +8,7 @@ import numpy as np
 
 from thalweg.engine.sampling_row import SamplingRow
 from thalweg.engine.tokenizer import Tokenizer
-from thalweg.interfaces import ConfigError, RequestError, SamplingParams, shown
+from thalweg.interfaces import ConfigError, GrammarSpec, RequestError, SamplingParams, shown
 
 _LARGEST_TEMPERATURE = float(np.finfo(np.float32).max)
 _SMALLEST_TOP_P = float(np.finfo(np.float32).tiny)
@@ -74,12 +74,23 @@ class RowMaker:
             for token_id in getattr(params, name) or ():
                 if token_id >= self._vocab_size:
                     raise RequestError(f"{name} contains {shown(token_id)}; it must be in 0..{self._vocab_size - 1}")
+        if params.structured is not None:
+            self._check_trigger(params.structured)
         for name in ("logprobs", "prompt_logprobs"):
             count = getattr(params, name)
             if count is not None and count > self._vocab_size:
                 raise RequestError(
                     f"{name} is {count}; the vocabulary has {self._vocab_size} tokens, so it is the most"
                 )
+
+    def _check_trigger(self, grammar: GrammarSpec) -> None:
+        bound = () if grammar.bound_token_id is None else (grammar.bound_token_id,)
+        for name, token_ids in (("trigger_token_ids", grammar.trigger_token_ids), ("bound_token_id", bound)):
+            for token_id in token_ids:
+                if token_id >= self._vocab_size:
+                    raise RequestError(
+                        f"{name} of the grammar has {shown(token_id)}; it must be in 0..{self._vocab_size - 1}"
+                    )
 
     def _bad_words(self, words: Iterable[str]) -> tuple[tuple[int, ...], ...]:
         """The token sequences of every word as it is, and with a space in front; each once."""

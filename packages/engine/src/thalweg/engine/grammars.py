@@ -1,0 +1,128 @@
+"""Requests whose grammar is being compiled: their prompts wait here, outside of the scheduler."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Callable, Iterable
+from concurrent.futures import CancelledError, Future
+from typing import NamedTuple
+
+from thalweg.engine.constraint import Constraint
+from thalweg.engine.requests import RequestState
+from thalweg.interfaces import GrammarCompiler, GrammarCounts, Matcher, RequestError
+
+INSTALL = "pip install 'thalweg-engine[structured]'"
+
+
+class Arrival(NamedTuple):
+    """A request whose grammar is there, or never will be."""
+
+    request: RequestState
+    error: str | None
+    """Why it never will; None = every output of the request has its constraint."""
+
+
+class Grammars:
+    """Compiles the grammars of requests, off the step path.
+
+    Used from the engine's thread; the compiler completes its futures on threads of its own. make_compiler: called for
+    the first request that has a grammar. None: grammars cannot be compiled, and such requests are refused.
+    """
+
+    def __init__(self, make_compiler: Callable[[], GrammarCompiler] | None = None) -> None:
+        self._make_compiler = make_compiler
+        self._compiler: GrammarCompiler | None = None
+        self._pending: dict[RequestState, Future[Matcher]] = {}
+        self._compiling: set[RequestState] = set()
+        """Those of them whose futures are not done; threads of the compiler take them out."""
+        self._done: queue.SimpleQueue[RequestState] = queue.SimpleQueue()
+        """Requests whose futures are done, those that were forgotten among them."""
+        self._arrived: list[RequestState] = []
+        """Taken from the queue by `wait`."""
+
+    def __len__(self) -> int:
+        """Requests that wait here."""
+        return len(self._pending)
+
+    @property
+    def num_compiling(self) -> int:
+        """How many of them still wait for their compiler; the others leave with the next `pump`."""
+        return len(self._compiling)
+
+    @property
+    def counts(self) -> GrammarCounts:
+        """Totals of the compiler."""
+        return GrammarCounts() if self._compiler is None else self._compiler.counts
+
+    def submit(self, request: RequestState, user: str) -> None:
+        """Start compiling the grammar of a request, on behalf of this user.
+
+        Raises RequestError for a grammar that is wrong by itself, for too many of one user, and without a compiler.
+        """
+        spec = request.params.structured
+        if spec is None:
+            raise ValueError(f"request {request.request_id!r} has no grammar to compile")
+        future = self._started().compile(spec, user=user)
+        self._pending[request] = future
+        self._compiling.add(request)
+        future.add_done_callback(lambda _: self._note_done(request))
+
+    def pump(self) -> list[Arrival]:
+        """The requests that have stopped waiting since the last call, in the order in which they did."""
+        arrived, self._arrived = self._arrived, []
+        while True:
+            try:
+                arrived.append(self._done.get_nowait())
+            except queue.Empty:
+                break
+        futures = [(request, self._pending.pop(request, None)) for request in arrived]
+        return [_arrival(request, future) for request, future in futures if future is not None]
+
+    def wait(self, timeout_s: float) -> None:
+        """Return when a request has stopped waiting, or after so many seconds."""
+        if self._arrived:
+            return
+        try:
+            self._arrived.append(self._done.get(timeout=timeout_s))
+        except queue.Empty:
+            return
+
+    def forget(self, requests: Iterable[RequestState]) -> None:
+        """Nobody waits for the grammars of these requests any more."""
+        futures = [self._pending.pop(request, None) for request in requests]
+        cancelled = [future for future in futures if future is not None]
+        if cancelled and self._compiler is not None:
+            self._compiler.cancel(cancelled)
+
+    def close(self) -> None:
+        """Forget everything and end the compiler; no grammar can be compiled any more."""
+        self._pending.clear()
+        compiler, self._compiler, self._make_compiler = self._compiler, None, None
+        if compiler is not None:
+            compiler.close()
+
+    def _started(self) -> GrammarCompiler:
+        if self._compiler is None:
+            if self._make_compiler is None:
+                raise RequestError(f"structured is given, and this engine compiles no grammars; it needs: {INSTALL}")
+            self._compiler = self._make_compiler()
+        return self._compiler
+
+    def _note_done(self, request: RequestState) -> None:
+        self._compiling.discard(request)
+        self._done.put(request)
+
+
+def _arrival(request: RequestState, future: Future[Matcher]) -> Arrival:
+    """Every output gets a matcher of its own. What goes wrong ends this request, whatever it is."""
+    try:
+        matcher = future.result(timeout=0)
+        for output in request.outputs:
+            output.constraint = Constraint(matcher.fresh())
+    except CancelledError:
+        return Arrival(request, "compiling its grammar was cancelled")
+    except RequestError as error:
+        return Arrival(request, str(error))
+    except Exception as error:
+        return Arrival(request, f"its grammar cannot be used: {type(error).__name__}: {error}")
+    return Arrival(request, None)
