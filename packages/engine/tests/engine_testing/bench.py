@@ -13,6 +13,7 @@ from thalweg.cache import MetadataShape
 from thalweg.dspark import StepTimeCurve
 from thalweg.engine.admission import Admission, Limits
 from thalweg.engine.engine import LLMEngine
+from thalweg.engine.grammars import Grammars
 from thalweg.engine.inputs import InputBuilder
 from thalweg.engine.model_device import ModelDevice
 from thalweg.engine.model_inputs import ModelInputs
@@ -23,7 +24,7 @@ from thalweg.engine.timeline import Timeline
 from thalweg.engine.token_rows import CompressedVocabulary
 from thalweg.engine.tokenizer import Tokenizer
 from thalweg.engine.upload import Uploader
-from thalweg.interfaces import Communicator, MaskFiller, RequestOutput, SamplingParams
+from thalweg.interfaces import Communicator, GrammarCompiler, MaskFiller, RequestOutput, SamplingParams
 from thalweg.kernels import bind
 from thalweg.kernels.backends.cpu import CpuBackend
 from thalweg.scheduler import Scheduler, SchedulerConfig
@@ -51,6 +52,7 @@ class Bench:
         communicator: Communicator | None = None,
         stage_options: Mapping[str, Any] | None = None,
         filler: MaskFiller | None = None,
+        compiler: GrammarCompiler | None = None,
         **config: object,
     ) -> None:
         options = {"max_num_seqs": 4, "max_model_len": 64, "stop_preempted_request": False} | config
@@ -90,6 +92,7 @@ class Bench:
             timeline=timeline,
             step_times=StepTimeCurve(step_times) if step_times else None,
             return_draws=self._stage_options.get("sampling", SamplingConfig()).return_draws,
+            grammars=None if compiler is None else Grammars(lambda: compiler),
         )
         self.finals: dict[str, RequestOutput] = {}
         self.history: list[RequestOutput] = []

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from thalweg.engine.sections import BackendConfig, CacheConfig, ReplayConfig
     from thalweg.engine.speculation_config import SpeculationConfig
     from thalweg.engine.stop import StopChecker, StopStrings
+    from thalweg.engine.structured_config import StructuredConfig
     from thalweg.engine.timeline import NullTimeline, Timeline
     from thalweg.engine.tokenizer import Tokenizer
     from thalweg.interfaces import (
@@ -54,6 +55,7 @@ _MODULE_OF = {
     "SpeculationConfig": "thalweg.engine.speculation_config",
     "StopChecker": "thalweg.engine.stop",
     "StopStrings": "thalweg.engine.stop",
+    "StructuredConfig": "thalweg.engine.structured_config",
     "Timeline": "thalweg.engine.timeline",
     "Tokenizer": "thalweg.engine.tokenizer",
     "build_engine": "thalweg.engine.assembly",
@@ -82,6 +84,7 @@ __all__ = [
     "SpeculationConfig",
     "StopChecker",
     "StopStrings",
+    "StructuredConfig",
     "Timeline",
     "Tokenizer",
     "__version__",

@@ -16,6 +16,7 @@ from thalweg.engine.draft_pool import draft_pool_bytes
 from thalweg.engine.drafting import checkpoint_drafter, settle_config
 from thalweg.engine.engine import LLMEngine
 from thalweg.engine.flops_facts import flops_model
+from thalweg.engine.grammars import Grammars
 from thalweg.engine.inputs import InputBuilder
 from thalweg.engine.instruments import Instruments
 from thalweg.engine.model_device import ModelDevice
@@ -25,6 +26,7 @@ from thalweg.engine.runner import StreamRunner
 from thalweg.engine.sample_stage import SampleStage
 from thalweg.engine.statistics import Capacity
 from thalweg.engine.step_time_curve import check_cache_directory, given_curve, kept_or_measured_curve
+from thalweg.engine.structured_parts import compiler_maker, mask_filler
 from thalweg.engine.timeline import Timeline
 from thalweg.engine.token_counts import token_count_bytes
 from thalweg.engine.token_rows import CompressedVocabulary
@@ -93,6 +95,8 @@ def build_engine(
             has_variable_length=curve is not None,
             check_lengths=config.backend.check_lengths,
             timeline=timeline,
+            filler=mask_filler(config.structured),
+            vocab_size=facts.vocab_size,
         )
         instruments.serve("cpu" if backend.name == "cpu" else "gpu")
         on_failure.pop_all()
@@ -108,6 +112,7 @@ def build_engine(
         instruments=instruments,
         step_times=curve,
         return_draws=config.sampling.return_draws,
+        grammars=Grammars(compiler_maker(config.structured, tokenizer)),
     )
 
 

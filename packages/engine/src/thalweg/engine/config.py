@@ -26,6 +26,7 @@ from thalweg.engine.sections import (
 )
 from thalweg.engine.speculation_config import SpeculationConfig
 from thalweg.engine.statistics_config import StatisticsConfig
+from thalweg.engine.structured_config import StructuredConfig
 from thalweg.interfaces import ConfigError, ParallelConfig, shown
 from thalweg.scheduler.config import SchedulerConfig
 
@@ -73,6 +74,7 @@ class EngineConfig:
     speculation: SpeculationConfig = field(default_factory=SpeculationConfig)
     backend: BackendConfig = field(default_factory=BackendConfig)
     replay: ReplayConfig = field(default_factory=ReplayConfig)
+    structured: StructuredConfig = field(default_factory=StructuredConfig)
     statistics: StatisticsConfig = field(default_factory=StatisticsConfig)
     origins: Mapping[str, Origin] = field(default_factory=dict, compare=False, repr=False)
     """Flat names whose origin is known; others are arguments if they differ from the default."""
@@ -213,6 +215,7 @@ _SECTIONS: dict[str, type] = {
     "speculation": SpeculationConfig,
     "backend": BackendConfig,
     "replay": ReplayConfig,
+    "structured": StructuredConfig,
     "statistics": StatisticsConfig,
 }
 

@@ -89,6 +89,16 @@ class Tokenizer:
         except ConfigError as error:
             raise ConfigError(f"{path}: {error}") from None
 
+    @property
+    def library_tokenizer(self) -> tokenizers.Tokenizer:
+        """The one below, of the library `tokenizers`; to be read only."""
+        return self._tokenizer
+
+    @property
+    def special_ids(self) -> frozenset[int]:
+        """Control tokens, which never show in text."""
+        return frozenset(self._special)
+
     def encode(self, text: str, *, add_bos: bool = True) -> list[int]:
         """The token ids of a text prompt, begin token first unless the text already spells it.
 
