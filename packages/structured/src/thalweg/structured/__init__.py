@@ -6,13 +6,27 @@ Names are loaded on first use: importing the package loads neither xgrammar nor 
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from thalweg.structured.__about__ import __version__
 
-_MODULE_OF: dict[str, str] = {}
+if TYPE_CHECKING:
+    from thalweg.structured.compile import compile_grammar
+    from thalweg.structured.matcher import GrammarMatcher
+    from thalweg.structured.vocabulary import Vocabulary
 
-__all__ = ["__version__"]
+_MODULE_OF = {
+    "GrammarMatcher": "matcher",
+    "Vocabulary": "vocabulary",
+    "compile_grammar": "compile",
+}
+
+__all__ = [
+    "GrammarMatcher",
+    "Vocabulary",
+    "__version__",
+    "compile_grammar",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -1,0 +1,90 @@
+"""One specification to one compiled grammar, in the calling thread."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+
+from thalweg.interfaces import GrammarSpec, RequestError, shown
+from thalweg.structured.library import CompiledGrammar, GrammarCompiler, GrammarMatcher, TokenizerInfo, plain_message
+
+
+def compile_grammar(spec: GrammarSpec, info: TokenizerInfo) -> CompiledGrammar:
+    """The grammar of the specification for the vocabulary; the same result every time.
+
+    It takes one thread, milliseconds for most grammars, and without any limit for some. Raises RequestError, which
+    says whether the grammar is invalid, needs more memory than there is, or admits nothing.
+    """
+    compiler = GrammarCompiler(info, max_threads=1, cache_enabled=False)
+    try:
+        compiled = _COMPILE[spec.kind](compiler, spec)
+    except RequestError:
+        raise
+    except MemoryError as error:
+        raise RequestError(f"out of memory: {spec.kind}: {plain_message(error)}") from error
+    except RuntimeError as error:
+        category = "out of memory" if "bad_alloc" in str(error) else "invalid grammar"
+        raise RequestError(f"{category}: {spec.kind}: {plain_message(error)}") from error
+    except Exception as error:
+        raise RequestError(f"unknown error: {spec.kind}: {type(error).__name__}: {plain_message(error)}") from error
+    if not _admits_a_token(compiled, info.vocab_size):
+        raise RequestError(f"invalid grammar: {spec.kind}: no token of the vocabulary can begin it")
+    return compiled
+
+
+def _json(compiler: GrammarCompiler, spec: GrammarSpec) -> CompiledGrammar:
+    if not spec.any_whitespace:
+        return compiler.compile_json_schema(spec.source, any_whitespace=False, strict_mode=spec.strict)
+    if spec.max_whitespace == 0:  # the library's own limit begins at 1
+        return compiler.compile_json_schema(
+            spec.source, any_whitespace=False, separators=(",", ":"), strict_mode=spec.strict
+        )
+    return compiler.compile_json_schema(spec.source, strict_mode=spec.strict, max_whitespace_cnt=spec.max_whitespace)
+
+
+def _regex(compiler: GrammarCompiler, spec: GrammarSpec) -> CompiledGrammar:
+    return compiler.compile_regex(spec.source)
+
+
+def _ebnf(compiler: GrammarCompiler, spec: GrammarSpec) -> CompiledGrammar:
+    return compiler.compile_grammar(spec.source)
+
+
+def _choice(compiler: GrammarCompiler, spec: GrammarSpec) -> CompiledGrammar:
+    return compiler.compile_grammar("root ::= " + " | ".join(quoted(choice) for choice in choices_of(spec.source)))
+
+
+def _structural_tag(compiler: GrammarCompiler, spec: GrammarSpec) -> CompiledGrammar:
+    return compiler.compile_structural_tag(spec.source)
+
+
+_COMPILE = {"json": _json, "regex": _regex, "ebnf": _ebnf, "choice": _choice, "structural_tag": _structural_tag}
+
+
+def choices_of(source: str) -> list[str]:
+    """The texts of a JSON list of strings. Raises RequestError for anything else."""
+    try:
+        choices = json.loads(source)
+    except (ValueError, RecursionError) as error:
+        raise RequestError(f"invalid grammar: choice: not JSON: {error}") from None
+    if not isinstance(choices, list) or not choices or not all(isinstance(choice, str) for choice in choices):
+        raise RequestError(f"invalid grammar: choice: {shown(choices)} is not a list of strings with at least one")
+    for choice in choices:
+        if any("\ud800" <= character <= "\udfff" for character in choice):
+            raise RequestError(f"invalid grammar: choice: {shown(choice)} is not valid Unicode")
+    return choices
+
+
+def quoted(text: str) -> str:
+    """The text as a literal of EBNF."""
+    plain = (c if c.isascii() and c.isalnum() else f"\\U{ord(c):08x}" for c in text)
+    return f'"{"".join(plain)}"'
+
+
+def _admits_a_token(compiled: CompiledGrammar, vocab_size: int) -> bool:
+    """Whether the first mask has a token; a grammar that only leads back to itself has none."""
+    mask = np.zeros((1, (vocab_size + 31) // 32), np.int32)
+    GrammarMatcher(compiled).fill_next_token_bitmask(mask)
+    bits = np.unpackbits(mask.view(np.uint8), bitorder="little")[:vocab_size]
+    return bool(bits.any())

@@ -1,0 +1,107 @@
+"""The bytes of every token: what a grammar over text needs to know of a tokenizer."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Protocol
+
+from thalweg.interfaces import ConfigError, shown
+from thalweg.structured.spelling import reader_of
+from thalweg.structured.vocabulary_bytes import pack, unpack
+
+if TYPE_CHECKING:
+    from thalweg.structured.library import TokenizerInfo
+
+
+class AnyTokenizer(Protocol):
+    """What is asked of a tokenizer; `tokenizers.Tokenizer` has it."""
+
+    decoder: Any
+
+    def get_vocab(self, with_added_tokens: bool = True) -> Mapping[str, int]:
+        """Token -> id."""
+
+    def get_added_tokens_decoder(self) -> Mapping[int, Any]:
+        """Id -> added token, special or not."""
+
+
+@dataclass(frozen=True, eq=False)
+class Vocabulary:
+    """Tokens as bytes, and which of them are not text. Raises ConfigError for parts that contradict each other."""
+
+    tokens: tuple[bytes, ...]
+    """By id, at most vocab_size. An empty one, and every id from their number on, is never allowed."""
+    vocab_size: int
+    """Columns of the logits."""
+    end_token_id: int
+    """Ends an output; allowed where the grammar allows the end."""
+    added_ids: frozenset[int] = frozenset()
+    """Markers, whatever their bytes look like; never allowed as text."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "tokens", tuple(self.tokens))
+        object.__setattr__(self, "added_ids", frozenset(self.added_ids))
+        for token in self.tokens:
+            if not isinstance(token, bytes):
+                raise ConfigError(f"token {shown(token)} is {type(token).__name__}; tokens are bytes")
+        if not len(self.tokens) <= self.vocab_size:
+            raise ConfigError(f"vocab_size is {shown(self.vocab_size)}; there are {len(self.tokens)} tokens")
+        if not 0 <= self.end_token_id < self.vocab_size:
+            raise ConfigError(f"end_token_id is {shown(self.end_token_id)}; it must be 0 to {self.vocab_size - 1}")
+        for token_id in self.added_ids:
+            if not 0 <= token_id < len(self.tokens):
+                raise ConfigError(f"added id {shown(token_id)} is none of the {len(self.tokens)} tokens")
+
+    @classmethod
+    def from_tokenizer(cls, tokenizer: AnyTokenizer, *, vocab_size: int, end_token_id: int) -> Vocabulary:
+        """The vocabulary of a `tokenizers.Tokenizer` with the decoder ByteLevel, or Fuse (tokens are plain text).
+
+        All of its added tokens are markers. Ids from vocab_size on are left out: logits have no columns for them.
+        Raises ConfigError for another decoder.
+        """
+        to_bytes = reader_of(tokenizer.decoder)
+        known = tokenizer.get_vocab(with_added_tokens=True)
+        added = {token_id for token_id in tokenizer.get_added_tokens_decoder() if token_id < vocab_size}
+        tokens = [b""] * min(vocab_size, 1 + max(known.values(), default=-1))
+        for token, token_id in known.items():
+            if token_id < vocab_size:
+                tokens[token_id] = token.encode() if token_id in added else to_bytes(token)
+        return cls(tuple(tokens), vocab_size, end_token_id, frozenset(added))
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 of everything: compiled grammars may go from one vocabulary to another only if these are equal."""
+        return hashlib.sha256(self.to_bytes()).hexdigest()
+
+    def to_bytes(self) -> bytes:
+        """Everything, for another process."""
+        return pack(self.tokens, self.vocab_size, self.end_token_id, self.added_ids)
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Vocabulary:
+        """What `to_bytes` wrote. Raises ConfigError for anything else."""
+        return cls(*unpack(data))
+
+    @cached_property
+    def added_texts(self) -> Mapping[str, int]:
+        """Spelling of an added token -> its id."""
+        return {self.tokens[token_id].decode(errors="replace"): token_id for token_id in sorted(self.added_ids)}
+
+    def tokenizer_info(self, spelled: Iterable[str] = ()) -> TokenizerInfo:
+        """The vocabulary as the grammar library takes it; loads the library.
+
+        spelled: added tokens that count as text after all, for grammars that frame text with them.
+        Raises ConfigError for a text that is no added token.
+        """
+        from thalweg.structured.library import make_tokenizer_info
+
+        blank = set(self.added_ids)
+        for text in spelled:
+            if text not in self.added_texts:
+                raise ConfigError(f"{shown(text)} is not the text of an added token")
+            blank.discard(self.added_texts[text])
+        tokens = [b"" if token_id in blank else token for token_id, token in enumerate(self.tokens)]
+        return make_tokenizer_info(tokens, self.vocab_size, self.end_token_id)
