@@ -31,7 +31,7 @@ class Matcher(Protocol):
     def rollback(self, num_tokens: int) -> None:
         """Take back the last accepted tokens, across the end token and the trigger, too.
 
-        Raises ValueError for more than were accepted or than can be taken back.
+        More than were accepted lead to the beginning, or are more than can be taken back: that raises ValueError.
         """
 
     def fill_bitmask(self, bitmask: NDArray[np.int32], row: int) -> None:
