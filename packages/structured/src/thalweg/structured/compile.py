@@ -7,7 +7,15 @@ import json
 import numpy as np
 
 from thalweg.interfaces import GrammarSpec, RequestError, shown
-from thalweg.structured.library import CompiledGrammar, GrammarCompiler, GrammarMatcher, TokenizerInfo, plain_message
+from thalweg.structured.characters import narrowed
+from thalweg.structured.library import (
+    CompiledGrammar,
+    Grammar,
+    GrammarCompiler,
+    GrammarMatcher,
+    TokenizerInfo,
+    plain_message,
+)
 
 
 def compile_grammar(spec: GrammarSpec, info: TokenizerInfo) -> CompiledGrammar:
@@ -18,7 +26,7 @@ def compile_grammar(spec: GrammarSpec, info: TokenizerInfo) -> CompiledGrammar:
     """
     compiler = GrammarCompiler(info, max_threads=1, cache_enabled=False)
     try:
-        compiled = _COMPILE[spec.kind](compiler, spec)
+        compiled = compiler.compile_grammar(narrowed(_READ[spec.kind](spec)))
     except RequestError:
         raise
     except MemoryError as error:
@@ -33,33 +41,33 @@ def compile_grammar(spec: GrammarSpec, info: TokenizerInfo) -> CompiledGrammar:
     return compiled
 
 
-def _json(compiler: GrammarCompiler, spec: GrammarSpec) -> CompiledGrammar:
+def _json(spec: GrammarSpec) -> Grammar:
     if not spec.any_whitespace:
-        return compiler.compile_json_schema(spec.source, any_whitespace=False, strict_mode=spec.strict)
+        return Grammar.from_json_schema(spec.source, any_whitespace=False, strict_mode=spec.strict)
     if spec.max_whitespace == 0:  # the library's own limit begins at 1
-        return compiler.compile_json_schema(
+        return Grammar.from_json_schema(
             spec.source, any_whitespace=False, separators=(",", ":"), strict_mode=spec.strict
         )
-    return compiler.compile_json_schema(spec.source, strict_mode=spec.strict, max_whitespace_cnt=spec.max_whitespace)
+    return Grammar.from_json_schema(spec.source, strict_mode=spec.strict, max_whitespace_cnt=spec.max_whitespace)
 
 
-def _regex(compiler: GrammarCompiler, spec: GrammarSpec) -> CompiledGrammar:
-    return compiler.compile_regex(spec.source)
+def _regex(spec: GrammarSpec) -> Grammar:
+    return Grammar.from_regex(spec.source)
 
 
-def _ebnf(compiler: GrammarCompiler, spec: GrammarSpec) -> CompiledGrammar:
-    return compiler.compile_grammar(spec.source)
+def _ebnf(spec: GrammarSpec) -> Grammar:
+    return Grammar.from_ebnf(spec.source)
 
 
-def _choice(compiler: GrammarCompiler, spec: GrammarSpec) -> CompiledGrammar:
-    return compiler.compile_grammar("root ::= " + " | ".join(quoted(choice) for choice in choices_of(spec.source)))
+def _choice(spec: GrammarSpec) -> Grammar:
+    return Grammar.from_ebnf("root ::= " + " | ".join(quoted(choice) for choice in choices_of(spec.source)))
 
 
-def _structural_tag(compiler: GrammarCompiler, spec: GrammarSpec) -> CompiledGrammar:
-    return compiler.compile_structural_tag(spec.source)
+def _structural_tag(spec: GrammarSpec) -> Grammar:
+    return Grammar.from_structural_tag(spec.source)
 
 
-_COMPILE = {"json": _json, "regex": _regex, "ebnf": _ebnf, "choice": _choice, "structural_tag": _structural_tag}
+_READ = {"json": _json, "regex": _regex, "ebnf": _ebnf, "choice": _choice, "structural_tag": _structural_tag}
 
 
 def choices_of(source: str) -> list[str]:
