@@ -12,7 +12,7 @@ from thalweg.engine.statistics import Capacity, StepRecord, StepStatistics
 from thalweg.engine.statistics.batch_histogram import BatchHistogram
 from thalweg.engine.statistics.prometheus import EngineMetrics
 from thalweg.engine.statistics.step_counter import StepCounter
-from thalweg.interfaces import CompletionOutput, ConfigError, RequestMetrics, RequestOutput, StepKind
+from thalweg.interfaces import CompletionOutput, ConfigError, GrammarCounts, RequestMetrics, RequestOutput, StepKind
 
 MakeRecord = Callable[..., StepRecord]
 CAPACITY = Capacity(max_num_seqs=4, num_blocks=11, num_state_slots=6)
@@ -204,6 +204,32 @@ def test_a_counter_adds_up_by_the_value_of_its_label() -> None:
     assert registry.get_sample_value("by_kind_total", {"a": "b", "kind": "x"}) == 3
     with pytest.raises(ValueError, match="Duplicated timeseries"):
         registry.register(StepCounter("plain", "", {"a": "b"}))
+
+
+def test_grammars_are_read_off_their_compiler_at_a_scrape(make_record: MakeRecord) -> None:
+    metrics, statistics = Metrics(), StepStatistics()
+    metrics.follow(statistics)
+    assert metrics.value("grammars_total", result="compiled") == 0
+    counts = GrammarCounts(
+        num_submitted=20,
+        num_compiled=7,
+        num_cache_hits=5,
+        num_failed=4,
+        num_timeouts=3,
+        num_cancelled=2,
+        num_workers_replaced=6,
+        compile_s=1.5,
+        cache_bytes=1000,
+    )
+    statistics.watch_grammars(lambda: counts)
+    results = {"compiled": 7, "cached": 5, "failed": 1, "timeout": 3, "cancelled": 2}
+    assert {result: metrics.value("grammars_total", result=result) for result in results} == results
+    assert metrics["grammar_compile_seconds_total"] == 1.5
+    assert metrics["grammar_workers_replaced_total"] == 6
+    assert metrics["grammar_cache_bytes"] == 1000
+    statistics.record(make_record(0, mask_ms=250))
+    statistics.record(make_record(1))
+    assert metrics["grammar_mask_seconds_total"] == 0.25
 
 
 def test_before_the_first_step_everything_is_zero() -> None:

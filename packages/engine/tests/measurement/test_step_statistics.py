@@ -8,7 +8,7 @@ import pytest
 
 from thalweg.engine.statistics import Capacity, StepRecord, StepStatistics, StepTotals
 from thalweg.engine.statistics.line import render
-from thalweg.interfaces import ConfigError, StepKind
+from thalweg.interfaces import ConfigError, GrammarCounts, StepKind
 
 MakeRecord = Callable[..., StepRecord]
 CAPACITY = Capacity(max_num_seqs=4, num_blocks=11, num_state_slots=6)
@@ -208,6 +208,35 @@ def test_timings_and_shares_are_of_the_window(make_record: MakeRecord) -> None:
     assert (step.name, step.current_ms, step.mean_ms, step.max_ms, step.num_calls) == ("step", 10.0, 20.0, 30.0, 2)
     assert (forward.current_ms, forward.mean_ms, forward.max_ms, forward.share) == (4.0, 12.0, 20.0, 0.6)
     assert (sampler.mean_ms, sampler.share) == (0.5, 1 / 40)
+
+
+def test_masks_are_timed_once_there_are_some(make_record: MakeRecord) -> None:
+    steps = [make_record(step, step_ms=10.0, mask_ms=mask_ms) for step, mask_ms in enumerate((1.0, 0.0, 3.0))]
+    statistics = with_steps(steps, [0.0] * 4)
+    figures = statistics.figures()
+    assert figures is not None
+    (masks,) = figures.timings[3:]
+    assert (masks.name, masks.current_ms, masks.mean_ms, masks.max_ms, masks.share) == ("masks", 3.0, 1.5, 3.0, 0.15)
+    assert statistics.totals.mask_s == 0.004
+    figures = with_steps(steps[:2], [0.0] * 3).figures()
+    assert figures is not None
+    assert [timing.name for timing in figures.timings] == ["step", "forward", "sampler"]
+
+
+def test_the_line_says_what_became_of_grammars_once_there_are_some(make_record: MakeRecord) -> None:
+    statistics = with_steps([make_record(0), make_record(1)], [0.0] * 5)
+
+    def line(counts: GrammarCounts) -> str:
+        statistics.watch_grammars(lambda: counts)
+        figures = statistics.figures()
+        assert figures is not None
+        assert figures.grammars == statistics.grammars == counts
+        return render(figures)
+
+    assert "grammars" not in line(GrammarCounts())
+    counts = GrammarCounts(num_submitted=9, num_compiled=4, num_cache_hits=2, num_failed=1)
+    assert line(counts).endswith("; grammars 4 compiled, 2 from the cache, 1 failed")
+    assert line(replace(counts, num_failed=3, num_timeouts=2)).endswith("3 failed (2 timed out)")
 
 
 def test_the_line_shows_every_figure(make_record: MakeRecord) -> None:

@@ -96,6 +96,8 @@ class LLMEngine:
         self._is_stepping = False
         self._step_times = step_times
         self.instruments = Instruments() if instruments is None else instruments
+        counted = self._grammars
+        self.statistics.watch_grammars(lambda: counted.counts)
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -280,6 +282,7 @@ class LLMEngine:
                 outcome=outcome,
                 forward_ms=1000 * collected.forward_s,
                 sampler_ms=1000 * collected.sampler_s,
+                mask_ms=1000 * collected.mask_s,
                 step_ms=1000 * (now - max(step.started_s, self._processed_s)),
                 first_token_ms=tuple(1000 * seconds for seconds in processed.first_token_s),
                 num_output_tokens=processed.num_tokens,

@@ -37,6 +37,7 @@ class Grammars:
         """Those of them whose futures are not done; threads of the compiler take them out."""
         self._done: queue.SimpleQueue[RequestState] = queue.SimpleQueue()
         """Requests whose futures are done, those that were forgotten among them."""
+        self._last_counts = GrammarCounts()
         self._arrived: list[RequestState] = []
         """Taken from the queue by `wait`."""
 
@@ -51,8 +52,9 @@ class Grammars:
 
     @property
     def counts(self) -> GrammarCounts:
-        """Totals of the compiler."""
-        return GrammarCounts() if self._compiler is None else self._compiler.counts
+        """Totals of the compiler, its last ones after `close`; for any thread."""
+        compiler = self._compiler
+        return self._last_counts if compiler is None else compiler.counts
 
     def submit(self, request: RequestState, user: str) -> None:
         """Start compiling the grammar of a request, on behalf of this user.
@@ -89,17 +91,23 @@ class Grammars:
 
     def forget(self, requests: Iterable[RequestState]) -> None:
         """Nobody waits for the grammars of these requests any more."""
-        futures = [self._pending.pop(request, None) for request in requests]
-        cancelled = [future for future in futures if future is not None]
+        cancelled = []
+        for request in requests:
+            future = self._pending.pop(request, None)
+            if future is not None:
+                self._compiling.discard(request)
+                cancelled.append(future)
         if cancelled and self._compiler is not None:
             self._compiler.cancel(cancelled)
 
     def close(self) -> None:
         """Forget everything and end the compiler; no grammar can be compiled any more."""
         self._pending.clear()
+        self._compiling.clear()
         compiler, self._compiler, self._make_compiler = self._compiler, None, None
         if compiler is not None:
             compiler.close()
+            self._last_counts = compiler.counts
 
     def _started(self) -> GrammarCompiler:
         if self._compiler is None:

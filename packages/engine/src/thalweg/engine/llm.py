@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
@@ -14,7 +15,7 @@ from tqdm import tqdm  # type: ignore[import-untyped]
 from thalweg.engine.admission import PromptTooLongError, to_params
 from thalweg.engine.assembly import build_engine
 from thalweg.engine.config import OFFLINE_DEFAULTS, EngineConfig
-from thalweg.engine.engine import LLMEngine
+from thalweg.engine.engine import EngineFailedError, LLMEngine
 from thalweg.engine.timeline import Timeline
 from thalweg.engine.tokenizer import Tokenizer
 from thalweg.interfaces import (
@@ -25,10 +26,14 @@ from thalweg.interfaces import (
     RequestMetrics,
     RequestOutput,
     SamplingParams,
+    ThalwegError,
 )
 
 Params = SamplingParams | Mapping[str, Any]
 TokenIds = Sequence[int]
+
+_COMPILING_PER_WORKER = 2
+"""Enough to keep the compiler busy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +43,15 @@ class _Prompt:
     text: Any
     token_ids: Any = None
     """None: the text is the prompt. Else the ids are, and the text is only shown."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """One request of a call, before the engine has it."""
+
+    request_id: str
+    prompt: _Prompt
+    params: SamplingParams
 
 
 class LLM:
@@ -63,6 +77,8 @@ class LLM:
             overrides["model"] = model
         config = EngineConfig.build(**overrides) if config is None else config.with_options(**overrides)
         self._has_draws = config.sampling.return_draws
+        options = config.structured
+        self._most_compiling = min(_COMPILING_PER_WORKER * options.workers, options.max_pending_per_user)
         self._engine = build_engine(config.with_defaults(**OFFLINE_DEFAULTS), timeline=timeline)
         self._counter = itertools.count()
 
@@ -100,15 +116,10 @@ class LLM:
         request_ids = [f"generate-{next(self._counter)}" for _ in wanted]
         finals: dict[str, RequestOutput] = {}
         others: dict[str, RequestOutput] = {}
+        waiting = deque(map(_Waiting, request_ids, wanted, params))
         with tqdm(total=len(request_ids), desc="Requests", unit="req", disable=not use_tqdm) as bar:
             try:
-                for request_id, prompt, param in zip(request_ids, wanted, params, strict=True):
-                    try:
-                        self._add(request_id, prompt, param)
-                    except RequestError as error:
-                        finals[request_id] = _refused(request_id, prompt, param, error, has_draws=self._has_draws)
-                        bar.update()
-                self._run(set(request_ids), finals, others, bar)
+                self._run(waiting, finals, others, bar)
             finally:
                 self._clear(set(request_ids), others)
         return [finals[request_id] for request_id in request_ids]
@@ -123,21 +134,33 @@ class LLM:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _add(self, request_id: str, prompt: _Prompt, params: SamplingParams) -> None:
-        text, token_ids = prompt.text, prompt.token_ids
+    def _add(self, waiting: _Waiting) -> None:
+        text, token_ids = waiting.prompt.text, waiting.prompt.token_ids
         if not isinstance(text, str) and (text is not None or token_ids is None):
             kind = type(text).__name__
             raise RequestError(f"the prompt is a {kind}; it must be a text (token ids go into prompt_token_ids)")
         if isinstance(token_ids, str):
             raise RequestError(f"prompt_token_ids holds the text {token_ids!r}; texts go into prompts")
         to_run: Any = text if token_ids is None else token_ids
-        self._engine.add_request(request_id, to_run, params, prompt_text=text)
+        self._engine.add_request(waiting.request_id, to_run, waiting.params, prompt_text=text)
+
+    def _add_some(self, waiting: deque[_Waiting], finals: dict[str, RequestOutput], bar: tqdm) -> None:
+        """Queue prompts in their order; stop while enough grammars are being compiled, as none is to miss its deadline
+        because of the others of this call."""
+        while waiting and self._engine.num_compiling < self._most_compiling:
+            each = waiting.popleft()
+            try:
+                self._add(each)
+            except RequestError as error:
+                finals[each.request_id] = _refused(each, error, has_draws=self._has_draws)
+                bar.update()
 
     def _run(
-        self, mine: set[str], finals: dict[str, RequestOutput], others: dict[str, RequestOutput], bar: tqdm
+        self, waiting: deque[_Waiting], finals: dict[str, RequestOutput], others: dict[str, RequestOutput], bar: tqdm
     ) -> None:
         """Step until the engine is idle. others: gets the latest output of each request that is not of this call."""
-        num_tokens = 0
+        mine, num_tokens = {each.request_id for each in waiting}, 0
+        self._add_some(waiting, finals, bar)
         while self._engine.has_unfinished():
             for output in self._engine.step():
                 if output.request_id not in mine:
@@ -147,6 +170,11 @@ class LLM:
                     num_tokens += output.metrics.num_output_tokens
                     bar.set_postfix(tokens=num_tokens, refresh=False)
                     bar.update()
+            if self._engine.failure is None:
+                self._add_some(waiting, finals, bar)
+        for each in waiting:
+            error = EngineFailedError(f"the engine failed: {self._engine.failure}")
+            finals[each.request_id] = _refused(each, error, has_draws=self._has_draws)
 
     def _clear(self, mine: set[str], others: dict[str, RequestOutput]) -> None:
         """End what an error left of this call, and give other callers their outputs back."""
@@ -200,10 +228,9 @@ def _items(name: str, values: Any) -> list[Any]:
     return list(values)
 
 
-def _refused(
-    request_id: str, prompt: _Prompt, params: SamplingParams, error: RequestError, *, has_draws: bool
-) -> RequestOutput:
+def _refused(refused: _Waiting, error: ThalwegError, *, has_draws: bool) -> RequestOutput:
     """The output of a request that was never let in. has_draws: of an engine that reports draws."""
+    prompt, params = refused.prompt, refused.params
     ids: tuple[int, ...] = ()
     if isinstance(prompt.token_ids, list | tuple) and all(isinstance(i, int | np.integer) for i in prompt.token_ids):
         ids = tuple(map(int, prompt.token_ids))
@@ -221,7 +248,7 @@ def _refused(
         for index in range(params.n)
     ]
     return RequestOutput(
-        request_id=request_id,
+        request_id=refused.request_id,
         prompt=prompt.text if isinstance(prompt.text, str) else None,
         prompt_token_ids=ids,
         prompt_logprobs=None if params.prompt_logprobs is None else (),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from thalweg.interfaces import StepKind, StepStats
+from thalweg.interfaces import GrammarCounts, StepKind, StepStats
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,3 +124,5 @@ class Figures:
     mfu: float | None
     """FP8-equivalent operations over what the devices could have done; the estimate must be on and the peak known."""
     timings: tuple[Timing, ...]
+    grammars: GrammarCounts
+    """Totals."""

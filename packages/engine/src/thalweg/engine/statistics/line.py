@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from thalweg.engine.statistics.figures import Endings, Figures, Load, Speculation, Speed, Timing
+from thalweg.interfaces import GrammarCounts
 
 
 def render(figures: Figures) -> str:
@@ -17,6 +18,7 @@ def render(figures: Figures) -> str:
         _known("imbalance {:.2f}", figures.imbalance),
         _known("MFU {:.1%}", figures.mfu),
         *map(_timing, figures.timings),
+        _grammars(figures.grammars),
     ]
     return f"step {figures.step} ({figures.kind.name.lower()}): " + "; ".join(part for part in parts if part)
 
@@ -78,6 +80,13 @@ def _timing(timing: Timing) -> str:
     times = f"{timing.current_ms:.2f}/{timing.mean_ms:.2f}/{timing.max_ms:.2f} ms now/mean/max"
     share = "" if timing.share is None or timing.name == "step" else f", {timing.share:.1%}"
     return f"{timing.name} {times}, {timing.num_calls} calls{share}"
+
+
+def _grammars(counts: GrammarCounts) -> str:
+    if not counts.num_submitted:
+        return ""
+    failed = f"{counts.num_failed} failed" + (f" ({counts.num_timeouts} timed out)" if counts.num_timeouts else "")
+    return f"grammars {counts.num_compiled} compiled, {counts.num_cache_hits} from the cache, {failed}"
 
 
 def _known(template: str, value: float | None) -> str:

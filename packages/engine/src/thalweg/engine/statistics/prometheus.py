@@ -21,6 +21,7 @@ try:
     from prometheus_client import CollectorRegistry, Gauge
 
     from thalweg.engine.statistics.batch_histogram import BatchHistogram
+    from thalweg.engine.statistics.grammar_collector import GrammarCollector
     from thalweg.engine.statistics.step_counter import StepCounter
 except ImportError as error:
     raise ConfigError(
@@ -70,9 +71,10 @@ class EngineMetrics:
             ) from error
 
     def follow(self, statistics: StepStatistics) -> None:
-        """Take every step and every final output from now on."""
+        """Take every step and every final output from now on, and the totals of the compiler of grammars."""
         statistics.on_step(self.take_step)
         statistics.on_finish(self.take_finished)
+        self.registry.register(GrammarCollector(self._labels, lambda: statistics.grammars))
 
     def take_step(self, record: StepRecord) -> None:
         """Count one step."""
@@ -80,6 +82,7 @@ class EngineMetrics:
         kind = plan.kind.name.lower() if plan.sequence_ids.size else "idle"
         self._steps.add(1, kind)
         self._step_seconds.add(record.step_ms / 1000, kind)
+        self._mask_seconds.add(record.mask_ms / 1000)
         self._preemptions.add(plan.stats.num_preempted - self._num_preempted)
         self._num_preempted = plan.stats.num_preempted
         self._output_tokens.add(record.num_output_tokens)
@@ -169,6 +172,7 @@ class EngineMetrics:
         self._draft_faults = self._counter("spec_decode_draft_faults", "Wrong proposals of the drafter", "fault")
         self._steps = self._counter("steps", "Steps by kind", "kind")
         self._step_seconds = self._counter("step_seconds", "Time of steps by kind", "kind")
+        self._mask_seconds = self._counter("grammar_mask_seconds", "Time of the host filling masks of grammars")
         self._finished = self._counter("request_success", "Outputs that ended, by reason", "finished_reason")
 
     def _make_histograms(self) -> None:

@@ -20,6 +20,8 @@ class StepRecord:
     """Inside the model: forward pass and logits; 0 for a plan without rows."""
     sampler_ms: float
     """Drawing, verifying and drafting."""
+    mask_ms: float = 0.0
+    """Of the host, filling the masks of grammars while the model runs; 0 for a step without grammars."""
     step_ms: float
     """Wall clock from the end of the step before, or from the start of this one if that was later, to its end. So the
     sum over steps is the time that the engine was busy, whether steps overlap or not."""

@@ -13,7 +13,7 @@ from thalweg.engine.statistics.reporter import LineReporter
 from thalweg.engine.statistics.totals import StepTotals
 from thalweg.engine.statistics.window import StepWindow
 from thalweg.engine.statistics_config import LOGGING_INTERVAL_STEPS
-from thalweg.interfaces import ConfigError, RequestOutput, shown
+from thalweg.interfaces import ConfigError, GrammarCounts, RequestOutput, shown
 
 _LOG = logging.getLogger("thalweg.engine.statistics")
 
@@ -72,6 +72,7 @@ class StepStatistics:
         """Faults of the drafter at which they are logged again."""
         self._on_step: list[_Guarded[StepRecord]] = [_Guarded(self._add)]
         self._on_finish: list[_Guarded[Sequence[RequestOutput]]] = []
+        self._read_grammars: Callable[[], GrammarCounts] = GrammarCounts
 
     def on_step(self, callback: StepCallback) -> None:
         """Call this after every step. If it raises, that is logged the first time and changes nothing.
@@ -83,6 +84,15 @@ class StepStatistics:
     def on_finish(self, callback: FinishCallback) -> None:
         """Call this with final outputs, soon after their requests ended; otherwise as `on_step`."""
         self._on_finish.append(_Guarded(callback))
+
+    def watch_grammars(self, read: Callable[[], GrammarCounts]) -> None:
+        """Read the totals of the compiler of grammars here."""
+        self._read_grammars = read
+
+    @property
+    def grammars(self) -> GrammarCounts:
+        """What became of the grammars of requests so far; of any thread."""
+        return self._read_grammars()
 
     def record(self, record: StepRecord) -> None:
         """Take one finished step."""
@@ -98,7 +108,7 @@ class StepStatistics:
 
     def figures(self) -> Figures | None:
         """The figures of the last steps, as the periodic line shows them; None before the first step."""
-        return self._window.figures(self._clock(), self.totals.num_finished)
+        return self._window.figures(self._clock(), self.totals.num_finished, self.grammars)
 
     def close(self) -> None:
         """Finish the line that is being logged."""

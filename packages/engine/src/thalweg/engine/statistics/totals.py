@@ -28,6 +28,8 @@ class StepTotals:
     """Draft ids outside the vocabulary, or in the place of what the sampler drew; others stood in for them."""
     num_bad_confidences: int = 0
     """Confidences outside 0..1, or not numbers; each counted as 0."""
+    mask_s: float = 0.0
+    """Of the host, filling the masks of grammars."""
 
     def add(self, record: StepRecord) -> None:
         """Count one step."""
@@ -41,6 +43,7 @@ class StepTotals:
             self.num_decode_steps += 1
         self.num_output_tokens += record.num_output_tokens
         self.forward_s += record.forward_ms / 1000
+        self.mask_s += record.mask_ms / 1000
         self.step_s += record.step_ms / 1000
         self.num_finished += plan.stats.num_finished
         self.num_illegal_drafts += record.draft_faults[0]

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from thalweg.engine.statistics.figures import Capacity, Endings, Figures, Load, Speculation, Speed, Timing
 from thalweg.engine.statistics.record import StepRecord
-from thalweg.interfaces import StepKind, StepStats
+from thalweg.interfaces import GrammarCounts, StepKind, StepStats
 
 Counts = NDArray[np.int64]
 """[n] rows by length: how many have length 0, 1, 2, ..."""
@@ -32,6 +32,7 @@ class _Sample:
     flops: float
     forward_ms: float
     sampler_ms: float
+    mask_ms: float
     step_ms: float
     first_token_ms: tuple[float, ...]
     moe_load: tuple[float, float] | None
@@ -58,6 +59,7 @@ class _Sample:
             flops=stats.total_flops,
             forward_ms=record.forward_ms,
             sampler_ms=record.sampler_ms,
+            mask_ms=record.mask_ms,
             step_ms=record.step_ms,
             first_token_ms=record.first_token_ms,
             moe_load=record.moe_load,
@@ -82,10 +84,10 @@ class StepWindow:
         self._samples.append(_Sample.of(record, end_s))
         self._newest = record
 
-    def figures(self, now_s: float, num_finished: int) -> Figures | None:
+    def figures(self, now_s: float, num_finished: int, grammars: GrammarCounts) -> Figures | None:
         """The figures after the newest step; None before the first one.
 
-        now_s: on the clock of `add`. num_finished: running total.
+        now_s: on the clock of `add`. num_finished, grammars: running totals.
         """
         if self._newest is None:
             return None
@@ -106,6 +108,7 @@ class StepWindow:
             imbalance=_ratio(sum(most for _, most in loads), sum(mean for mean, _ in loads)),
             mfu=self._mfu(steps),
             timings=_timings(steps, step_ms),
+            grammars=grammars,
         )
 
     def _speed(self, steps: Sequence[_Sample], now_s: float) -> Speed:
@@ -175,6 +178,9 @@ def _timings(steps: Sequence[_Sample], step_ms: float) -> tuple[Timing, ...]:
         "forward": [step.forward_ms for step in steps],
         "sampler": [step.sampler_ms for step in steps],
     }
+    masks = [step.mask_ms for step in steps]
+    if any(masks):
+        parts["masks"] = masks
     return tuple(
         Timing(name, times[-1], sum(times) / len(times), max(times), len(times), _ratio(sum(times), step_ms))
         for name, times in parts.items()

@@ -1,0 +1,464 @@
+"""Requests with grammars in a whole engine: they wait, follow their grammar, and fail alone."""
+
+import threading
+from collections.abc import Collection, Sequence
+
+import numpy as np
+import pytest
+from engine_testing.bench import EOS, LETTERS, VOCAB, Bench, MakeBench, params
+from engine_testing.compiler import FakeCompiler
+from engine_testing.first_tokens import FirstTokens
+from engine_testing.matchers import Grammar, PlainFiller
+from numpy.typing import NDArray
+
+from thalweg.engine import engine as engine_module
+from thalweg.engine.engine import EngineFailedError
+from thalweg.interfaces import DraftWalk, FilledMasks, GrammarSpec, RequestError, RequestOutput, SamplingParams
+
+VOWELS, FAILED = "aeiou", "structured_output_failed"
+
+
+class LoneRank:
+    """A group of one."""
+
+    rank, size = 0, 1
+
+    def all_reduce_min(self, values: NDArray[np.int32]) -> NDArray[np.int32]:
+        return values
+
+    all_reduce_max = all_reduce_min
+
+    def fail(self, reason: str) -> None:
+        raise AssertionError(reason)
+
+
+class CarefulFiller(PlainFiller):
+    """A grammar that raises fails its own walk."""
+
+    def fill(self, walks: Sequence[DraftWalk], bitmask: NDArray[np.int32]) -> FilledMasks:
+        is_filled = np.zeros(bitmask.shape[0], np.bool_)
+        failures: dict[int, str] = {}
+        for index, walk in enumerate(walks):
+            try:
+                one = super().fill([walk], bitmask)
+            except ValueError as error:
+                failures[index] = str(error)
+                continue
+            is_filled |= one.is_filled
+            if one.failures:
+                failures[index] = one.failures[0]
+        return FilledMasks(is_filled, failures)
+
+
+class Served:
+    """A bench with a compiler."""
+
+    def __init__(self, make_bench: MakeBench, **options: object) -> None:
+        self.compiler = FakeCompiler(EOS)
+        self.bench = make_bench(compiler=self.compiler, filler=CarefulFiller(), **options)
+        self.engine = self.bench.engine
+        self.compiler.grammars = {
+            "vowels": self.letters(VOWELS),
+            "loop": lambda tokens: {self.bench.letters[LETTERS.index(letter)] for letter in VOWELS},
+            "anything": lambda tokens: None,
+        }
+
+    def letters(self, text: str) -> Grammar:
+        """Any of these letters that come after the last one, then the end."""
+        ids = [self.bench.letters[LETTERS.index(letter)] for letter in text]
+
+        def allowed(tokens: tuple[int, ...]) -> set[int]:
+            following = ids[ids.index(tokens[-1]) + 1 :] if tokens else ids
+            return set(following) or {EOS}
+
+        return allowed
+
+    def add(self, name: str, source: str = "vowels", prompt: str = "z", user: str = "", **values: object) -> None:
+        self.engine.add_request(name, prompt, structured(source, **values), user=user)
+
+
+def structured(source: str = "vowels", **values: object) -> SamplingParams:
+    return params(structured=GrammarSpec.regex(source), **values)
+
+
+def ends(final: RequestOutput) -> list[tuple[str, str | None]]:
+    return [(output.text, output.finish_reason) for output in final.outputs]
+
+
+@pytest.fixture
+def served(make_bench: MakeBench) -> Served:
+    return Served(make_bench)
+
+
+def test_a_request_waits_for_its_grammar_while_others_run(served: Served) -> None:
+    bench = served.bench
+    served.add("r", user="me")
+    bench.engine.add_request("other", "z", params())
+    while "other" not in bench.finals:
+        bench.step()
+    assert (bench.text("other"), served.engine.num_compiling) == ("abcdefgh", 1)
+    assert [output.request_id for output in bench.history if output.request_id == "r"] == []
+    assert [user for _, user, _ in served.compiler.asked] == ["me"]
+    assert bench.engine.has_unfinished()
+    served.compiler.finish("vowels")
+    assert ends(bench.drain()["r"]) == [("aeiou", "stop")]
+    assert bench.finals["r"].outputs[0].token_ids[-1] == EOS
+
+
+@pytest.mark.parametrize("draft_length", [0, 3])
+def test_drafts_and_neighbours_change_nothing_about_a_constrained_output(
+    make_bench: MakeBench, draft_length: int
+) -> None:
+    served = Served(make_bench, draft_length=draft_length)
+    served.compiler.is_patient = False
+    served.add("vowels")
+    served.add("free", "anything")
+    served.engine.add_request("plain", "z", params())
+    served.add("loop", "loop", "e", max_tokens=5)
+    finals = served.bench.drain()
+    assert ends(finals["vowels"]) == [("aeiou", "stop")]
+    assert ends(finals["free"]) == ends(finals["plain"]) == [("abcdefgh", "length")]
+    assert ends(finals["loop"]) == [("iouae", "length")]
+
+
+def test_a_grammar_that_cannot_be_compiled_ends_its_request_with_the_reason(served: Served) -> None:
+    bench = served.bench
+    served.add("bad", "nonsense", n=2, temperature=1.0)
+    bench.engine.add_request("good", "z", params())
+    bench.step()
+    served.compiler.finish("nonsense")
+    finals = bench.drain()
+    assert ends(finals["bad"]) == [("", FAILED)] * 2
+    assert finals["bad"].error == "no rule 'nonsense'"
+    assert finals["bad"].metrics.total_time_s is not None
+    assert ends(finals["good"]) == [("abcdefgh", "length")]
+
+
+def test_a_refused_grammar_raises_at_once_and_its_id_is_free(served: Served) -> None:
+    def refuse(spec: GrammarSpec) -> None:
+        raise RequestError("$.enum is empty")
+
+    served.compiler.on_compile = refuse
+    with pytest.raises(RequestError, match=r"\$.enum is empty"):
+        served.add("r")
+    assert not served.engine.has_unfinished()
+    served.engine.add_request("r", "z", params(max_tokens=1))
+    assert served.bench.drain()["r"].outputs[0].text == "a"
+
+
+def test_an_engine_without_a_compiler_refuses_grammars(bench: Bench) -> None:
+    with pytest.raises(RequestError, match="pip install 'thalweg-engine"):
+        bench.engine.add_request("r", "z", structured())
+    assert not bench.engine.has_unfinished()
+
+
+@pytest.mark.parametrize(
+    ("grammar", "message"),
+    [
+        (
+            GrammarSpec.regex("a", trigger_token_ids=(5, VOCAB)),
+            f"trigger_token_ids of the grammar has {VOCAB}; it must",
+        ),
+        (
+            GrammarSpec.regex("a", trigger_token_ids=(5,), bound_token_id=2**40),
+            f"bound_token_id of the grammar has {2**40}",
+        ),
+    ],
+)
+def test_a_trigger_outside_the_vocabulary_is_refused(served: Served, grammar: GrammarSpec, message: str) -> None:
+    with pytest.raises(RequestError, match=message):
+        served.engine.add_request("r", "z", params(structured=grammar))
+    assert not served.compiler.asked
+
+
+def test_an_abort_while_the_grammar_is_compiled_cancels_it(served: Served) -> None:
+    bench = served.bench
+    for name in ("first", "second", "done"):
+        served.add(name)
+    futures = [future for _, _, future in served.compiler.asked]
+    assert bench.engine.abort_request(["first", "nobody"]) == 1
+    assert [future.cancelled() for future in futures] == [True, False, False]
+    assert [output.request_id for output in bench.flush()] == ["first"]
+    served.compiler.finish("vowels")
+    assert bench.engine.abort_request("done") == 1, "its grammar is there, and no step has noticed"
+    finals = bench.drain()
+    assert {name: ends(final) for name, final in finals.items()} == {
+        "first": [("", "abort")],
+        "second": [("aeiou", "stop")],
+        "done": [("", "abort")],
+    }
+    served.add("first", "loop", max_tokens=1)
+    served.compiler.finish("loop")
+    bench.finals.clear()
+    assert ends(bench.drain()["first"]) == [("a", "length")]
+
+
+def test_a_flush_returns_failures_of_grammars(served: Served) -> None:
+    served.add("r", "nonsense")
+    served.compiler.finish("nonsense")
+    assert [ends(output) for output in served.bench.flush()] == [[("", FAILED)]]
+    assert not served.engine.has_unfinished()
+
+
+def test_a_step_with_nothing_to_do_waits_for_a_grammar(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine_module, "_IDLE_WAIT_S", 30.0)
+    served.add("r")
+    thread = threading.Timer(0.05, served.compiler.finish, ["vowels"])
+    thread.start()
+    assert [output.outputs[0].text for output in served.bench.step()] in (["a"], [])
+    assert served.engine.num_compiling == 0
+    thread.join()
+    assert ends(served.bench.drain()["r"]) == [("aeiou", "stop")]
+
+
+def test_a_step_with_something_to_do_never_waits(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    def never(timeout_s: float) -> None:
+        raise AssertionError("the engine waits while it has work")
+
+    monkeypatch.setattr(served.engine._grammars, "wait", never)
+    served.add("r")
+    served.engine.add_request("other", "z", params(max_tokens=5))
+    while "other" not in served.bench.finals:
+        served.bench.step()
+    served.engine.abort_request("r")
+    served.bench.step()
+    served.bench.drain()
+
+
+def test_an_interrupt_of_the_wait_leaves_the_engine_whole(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(timeout_s: float) -> None:
+        raise KeyboardInterrupt
+
+    served.add("r")
+    with monkeypatch.context() as patch:
+        patch.setattr(served.engine._grammars, "wait", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            served.engine.step()
+    assert served.engine.failure is None
+    served.compiler.finish("vowels")
+    assert ends(served.bench.drain()["r"]) == [("aeiou", "stop")]
+
+
+def test_a_failed_step_ends_requests_whose_grammars_are_not_there(served: Served) -> None:
+    def fail(number: int) -> None:
+        raise RuntimeError("device lost")
+
+    served.add("r")
+    served.engine.add_request("other", "z", params())
+    served.bench.model.on_forward = fail
+    while served.engine.has_unfinished():
+        served.bench.step()
+    assert ends(served.bench.finals["r"]) == [("", "error")]
+    assert "device lost" in str(served.bench.finals["r"].error)
+    assert [future.cancelled() for _, _, future in served.compiler.asked] == [True]
+    with pytest.raises(EngineFailedError):
+        served.add("late")
+
+
+def test_closing_the_engine_closes_the_compiler(served: Served) -> None:
+    served.add("r")
+    served.engine.close()
+    assert served.compiler.is_closed
+    assert not served.engine.has_unfinished()
+    served.engine.close()
+
+
+def test_every_output_of_a_prompt_follows_the_grammar_by_itself(served: Served) -> None:
+    ids = [served.bench.letters[LETTERS.index(letter)] for letter in "aio"]
+    FirstTokens(served.bench, lambda seed: ids[seed])
+    served.compiler.is_patient = False
+    served.add("r", n=3, temperature=1.0, top_k=1, seed=0)
+    served.engine.add_request("other", "z", params())
+    finals = served.bench.drain()
+    assert ends(finals["r"]) == [("aeiou", "stop"), ("iou", "stop"), ("ou", "stop")]
+    assert ends(finals["other"]) == [("abcdefgh", "length")]
+
+
+def test_outputs_that_share_a_prompt_once_more_start_their_grammar_once_more(make_bench: MakeBench) -> None:
+    """The bench has five state slots."""
+    served = Served(make_bench)
+    FirstTokens(served.bench, lambda seed: served.bench.letters[LETTERS.index(VOWELS[seed % 5])])
+    served.compiler.is_patient = False
+    served.add("r", n=12, temperature=1.0, top_k=1, seed=0)
+    final = served.bench.drain()["r"]
+    assert ends(final) == [(VOWELS[seed % 5 :], "stop") for seed in range(12)]
+
+
+def fragile(grammar: Grammar, num_tokens: int) -> Grammar:
+    """A grammar that breaks after so many tokens."""
+
+    def allowed(tokens: tuple[int, ...]) -> Collection[int] | None:
+        if len(tokens) >= num_tokens:
+            raise ValueError(f"worn out after {num_tokens} tokens")
+        return grammar(tokens)
+
+    return allowed
+
+
+@pytest.mark.parametrize("draft_length", [0, 2])
+def test_a_grammar_that_fails_on_the_way_ends_its_output_only(make_bench: MakeBench, draft_length: int) -> None:
+    served = Served(make_bench, draft_length=draft_length)
+    served.compiler.is_patient = False
+    for num_tokens in (0, 1, 3):
+        name = f"after {num_tokens}"
+        served.compiler.grammars[name] = fragile(served.letters(VOWELS), num_tokens)
+        served.add(name, name)
+    served.add("good")
+    finals = served.bench.drain()
+    assert ends(finals.pop("good")) == [("aeiou", "stop")]
+    for num_tokens, final in zip((0, 1, 3), finals.values(), strict=True):
+        ((text, reason),) = ends(final)
+        assert reason == FAILED
+        assert final.error == f"worn out after {num_tokens} tokens"
+        assert VOWELS[:num_tokens].startswith(text)
+        assert draft_length or len(text) == num_tokens
+
+
+def test_a_grammar_that_fails_at_the_end_of_a_shared_prompt_ends_all_its_outputs(served: Served) -> None:
+    served.compiler.is_patient = False
+    served.compiler.grammars["fragile"] = fragile(served.letters(VOWELS), 0)
+    served.add("bad", "fragile", n=3, temperature=1.0)
+    served.add("good", n=2, temperature=1.0, top_k=1)
+    finals = served.bench.drain()
+    assert ends(finals["bad"]) == [("", FAILED)] * 3
+    assert finals["bad"].error == "worn out after 0 tokens"
+    assert ends(finals["good"]) == [("aeiou", "stop")] * 2
+
+
+@pytest.mark.parametrize("draft_length", [0, 3])
+def test_options_that_leave_the_grammar_no_token_end_the_output_and_keep_what_was_there(
+    make_bench: MakeBench, draft_length: int
+) -> None:
+    served = Served(make_bench, draft_length=draft_length)
+    served.compiler.is_patient = False
+    only_i = served.bench.letters[8]
+    served.compiler.grammars["then i"] = lambda tokens: {only_i} if len(tokens) == 2 else None
+    served.add("bad", "then i", bad_words=("i",))
+    served.add("too long", min_tokens=7)
+    served.add("several", "then i", bad_words=("i",), n=2, temperature=1.0, top_k=1)
+    served.add("good")
+    finals = served.bench.drain()
+    assert ends(finals["bad"]) == [("ab", FAILED)]
+    assert finals["bad"].error == "the grammar and the other options of the request leave no token"
+    assert ends(finals["too long"]) == [("aeiou", FAILED)]
+    assert ends(finals["several"]) == [("ab", FAILED)] * 2
+    assert ends(finals["good"]) == [("aeiou", "stop")]
+
+
+def test_first_tokens_that_no_option_leaves_fail_by_the_grammar(served: Served) -> None:
+    served.compiler.is_patient = False
+    served.compiler.grammars["b"] = lambda tokens: {served.bench.letters[1]}
+    served.add("bad", "b", bad_words=("b",), n=3, temperature=1.0)
+    final = served.bench.drain()["bad"]
+    assert ends(final) == [("", FAILED)] * 3
+    assert "leave no token" in str(final.error)
+
+
+def test_broken_logits_of_a_constrained_output_are_not_its_grammars_fault(served: Served) -> None:
+    served.compiler.is_patient = False
+    broken = served.bench.letters[9]
+    served.bench.model.broken = lambda token_id: token_id == broken
+    served.add("bad")
+    final = served.bench.drain()["bad"]
+    assert ends(final) == [("aei", "error")]
+    assert "not numbers" in str(final.error)
+
+
+def test_a_preempted_output_goes_on_where_its_grammar_was(make_bench: MakeBench) -> None:
+    roomy, tight = Served(make_bench), Served(make_bench, num_blocks=8)
+    for served in (roomy, tight):
+        served.compiler.is_patient = False
+        for index in range(4):
+            served.add(str(index), "loop", "z" * (index + 1), max_tokens=30)
+    expected, got = roomy.bench.drain(), tight.bench.drain()
+    assert {name: ends(final) for name, final in got.items()} == {name: ends(final) for name, final in expected.items()}
+    assert sum(final.metrics.num_preemptions for final in got.values()) > 0
+    assert ends(got["0"]) == [("aeiou" * 6, "length")]
+
+
+def test_callbacks_may_end_requests_whose_grammars_have_just_come(served: Served) -> None:
+    """The failure of one is reported while the next ones are about to be queued."""
+    served.engine.statistics.on_finish(
+        lambda outputs: served.engine.abort_request(["second", "third"]) if outputs[0].request_id == "first" else None
+    )
+    served.add("first", "nonsense")
+    served.add("second")
+    served.add("third", "nonsense")
+    served.compiler.finish("nonsense")
+    served.compiler.finish("vowels")
+    finals = served.bench.drain()
+    assert {name: ends(final)[0][1] for name, final in finals.items()} == {
+        "first": FAILED,
+        "second": "abort",
+        "third": "abort",
+    }
+
+
+def test_a_callback_may_add_requests_with_grammars(served: Served) -> None:
+    served.compiler.is_patient = False
+    names = iter(["again", "and again"])
+
+    def add(outputs: Sequence[RequestOutput]) -> None:
+        name = next(names, None)
+        if name is not None:
+            served.add(name, "nonsense")
+
+    served.engine.statistics.on_finish(add)
+    served.add("first", "nonsense")
+    assert set(served.bench.drain()) == {"first", "again", "and again"}
+
+
+def test_a_rank_of_a_group_steps_while_a_grammar_is_compiled(make_bench: MakeBench) -> None:
+    served = Served(make_bench, communicator=LoneRank())
+    served.add("r")
+    for _ in range(5):
+        served.bench.step()
+        assert served.engine.has_unfinished()
+    served.compiler.finish("vowels")
+    assert ends(served.bench.drain()["r"]) == [("aeiou", "stop")]
+
+
+def test_random_traffic_with_grammars_leaks_nothing_and_ends_every_request_once(make_bench: MakeBench) -> None:
+    generator = np.random.default_rng(23)
+    for case in range(3):
+        served = Served(
+            make_bench,
+            num_blocks=int(generator.integers(9, 20)),
+            draft_length=case,
+            chunked_prefill=bool(case % 2),
+            max_num_batched_tokens=64,
+            prefill_interval_all=3,
+        )
+        bench, aborted = served.bench, set()
+        served.compiler.grammars["fragile"] = fragile(served.letters(VOWELS), 2)
+        sources = ["vowels", "loop", "anything", "nonsense", "fragile", ""]
+        chosen: dict[str, str] = {}
+        for index in range(24):
+            name, source = str(index), sources[int(generator.integers(len(sources)))]
+            values = {"max_tokens": int(generator.integers(1, 12)), "n": int(generator.integers(1, 4))}
+            grammar = GrammarSpec.regex(source) if source else None
+            several = params(temperature=1.0, top_k=1, structured=grammar, **values)
+            served.engine.add_request(name, [5] * int(generator.integers(1, 40)), several)
+            chosen[name] = source
+            for _ in range(int(generator.integers(0, 4))):
+                if generator.random() < 0.5:
+                    served.compiler.finish(sources[int(generator.integers(5))])
+                bench.step()
+            if generator.random() < 0.2:
+                victim = str(int(generator.integers(index + 1)))
+                aborted.update([victim] * served.engine.abort_request(victim))
+        served.compiler.is_patient = False
+        for source in sources:
+            served.compiler.finish(source)
+        finals = bench.drain()
+        assert set(finals) == set(chosen)
+        assert not list(served.engine._table)
+        assert not served.engine._table._by_sequence
+        for name, final in finals.items():
+            whole = {"vowels": VOWELS, "fragile": "ae", "loop": VOWELS * 3, "nonsense": ""}.get(chosen[name], LETTERS)
+            for text, reason in ends(final):
+                assert whole.startswith(text)
+                expected = {"vowels": {"stop", "length"}, "loop": {"length"}, "nonsense": {FAILED}}
+                expected["fragile"] = {FAILED, "length"}
+                usual = expected.get(chosen[name], {"length"})
+                assert reason in (usual | {"abort"} if name in aborted else usual)
