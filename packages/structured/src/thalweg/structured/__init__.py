@@ -13,15 +13,18 @@ from thalweg.structured.__about__ import __version__
 if TYPE_CHECKING:
     from thalweg.structured.compile import compile_grammar
     from thalweg.structured.matcher import GrammarMatcher
+    from thalweg.structured.service import CompileService
     from thalweg.structured.vocabulary import Vocabulary
 
 _MODULE_OF = {
+    "CompileService": "service",
     "GrammarMatcher": "matcher",
     "Vocabulary": "vocabulary",
     "compile_grammar": "compile",
 }
 
 __all__ = [
+    "CompileService",
     "GrammarMatcher",
     "Vocabulary",
     "__version__",

@@ -1,0 +1,252 @@
+"""The thread that keeps workers busy and deadlines exact, and those that finish what workers compiled."""
+
+from __future__ import annotations
+
+import logging
+import selectors
+import socket
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterable
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
+from functools import partial
+from queue import Empty, SimpleQueue
+
+from thalweg.interfaces import Matcher, RequestError, ThalwegError
+from thalweg.structured.fleet import Collapsed, Done, Fleet, Lost
+from thalweg.structured.job_book import JobBook, Outcome
+from thalweg.structured.jobs import Job
+from thalweg.structured.maker import GrammarMaker
+from thalweg.structured.processes import Zygote
+from thalweg.structured.service_limits import ServiceLimits
+from thalweg.structured.threads import CallThreads, start_thread
+from thalweg.structured.wire import Message
+
+logger = logging.getLogger(__name__)
+
+QUICK_S = 0.5
+"""A job that takes no longer is never stopped for others."""
+_MOST_STARTS = 2
+"""Of one job by a zygote that is gone: a job that was there twice may be the reason."""
+
+
+class Dispatcher:
+    """Processes and threads of one service, from its first compilation to its end.
+
+    The dispatcher thread alone touches the processes, and never waits for anything but them: a zygote is started, and
+    grammars are made, by `builders`; futures are resolved by `delivery`, so that a slow callback delays no deadline.
+    """
+
+    def __init__(self, book: JobBook, limits: ServiceLimits, maker: GrammarMaker) -> None:
+        self._book = book
+        self._limits = limits
+        self._maker = maker
+        self._zygotes: SimpleQueue[Zygote | Exception] = SimpleQueue()
+        self._is_starting = False
+        self._is_closing = False
+        self._woken, self._wake_end = socket.socketpair()
+        self._woken.setblocking(False)
+        self._wake_end.setblocking(False)
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._woken, selectors.EVENT_READ, None)
+        self.fleet = Fleet(limits.num_workers, self._selector)
+        self._builders = CallThreads("thalweg-structured-build", limits.num_workers)
+        self._delivery = CallThreads("thalweg-structured-deliver", 1)
+        self._thread = start_thread("thalweg-structured", self._run)
+
+    def wake(self) -> None:
+        """Have the thread look at the book now; callable by any thread."""
+        with suppress(OSError):  # full, so it is awake already; or closed
+            self._wake_end.send(b"\0")
+
+    def deliver(self, outcomes: Iterable[Outcome]) -> None:
+        """Fail the futures of these requests."""
+        for outcome in outcomes:
+            error = RequestError(outcome.error)
+            self._delivery.call(partial(resolve, outcome.waiter.future, error))
+
+    def close(self) -> None:
+        """End processes and threads, and wait for that; callable by any thread, these included."""
+        self._is_closing = True
+        self.wake()
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+        self._builders.close()
+        self._end_unused_zygotes()
+        self._delivery.close()
+
+    def _run(self) -> None:
+        try:
+            while not self._is_closing:
+                self._turn(time.monotonic())
+        except Exception:
+            logger.exception("the compile service failed, and takes no more grammars")
+        finally:
+            self.deliver(self._book.close())
+            self.fleet.close()
+            self._selector.close()
+            self._woken.close()
+            self._wake_end.close()
+
+    def _turn(self, now: float) -> None:
+        self.deliver(self._book.expire(now))
+        self._stop_overdue(now)
+        self._find_zygote()
+        self.fleet.look(now)
+        self.fleet.refill(now)
+        self._assign(now)
+        room_at = self._make_room(now)
+        wait_s = 0.0 if self._react() else self._wait_s(room_at)
+        for key, mask in self._selector.select(wait_s):
+            if key.data is None:
+                self._woken.recv(4096)
+            else:
+                self.fleet.handle(key.data, mask)
+        self._react()
+
+    def _wait_s(self, room_at: float | None) -> float | None:
+        """Seconds until something is to be done if nothing happens; None if nothing is."""
+        times = [self._book.next_deadline(), self.fleet.next_look(), room_at]
+        times += [worker.job.started_at + self._limits.timeout_s for worker in self.fleet.running if worker.job]
+        soonest = min((at for at in times if at is not None), default=None)
+        return None if soonest is None else max(0.0, soonest - time.monotonic())
+
+    def _stop_overdue(self, now: float) -> None:
+        """Kill workers whose job nobody waits for, or takes too long."""
+        for worker in self.fleet.running:
+            job = worker.job
+            if job is None:
+                continue
+            if now >= job.started_at + self._limits.timeout_s:
+                text = f"timeout: the grammar takes more than timeout_s {self._limits.timeout_s:g} to compile"
+                self.deliver(self._book.fail(job, text, is_timeout=True))
+            if self._book.is_abandoned(job):
+                self.fleet.stop(worker)
+
+    def _assign(self, now: float) -> None:
+        """Give idle workers what is next, to users who have none first."""
+        while (worker := self.fleet.idle) is not None:
+            job = self._book.start_next(now, self._served())
+            if job is None:
+                return
+            self.fleet.start(worker, job, self._limits.timeout_s)
+
+    def _served(self) -> Counter[str]:
+        """How many workers each user has."""
+        jobs = [worker.job for worker in self.fleet.running if worker.job]
+        return Counter(user for job in jobs for user in self._book.users_of(job))
+
+    def _make_room(self, now: float) -> float | None:
+        """Take a worker from a user who has several for one who waits and has none.
+
+        The youngest of its jobs waits again, once it has shown that it is not one of the quick ones. Returns when that
+        will be, if it is to come.
+        """
+        running = self.fleet.running
+        served = self._served()
+        if len(running) < self._limits.num_workers or not self._book.has_waiting_besides(served):
+            return None
+        jobs = [worker.job for worker in running if worker.job]
+        surplus = [job for job in jobs if all(served[user] > 1 for user in self._book.users_of(job))]
+        if not surplus:
+            return None
+        youngest = max(surplus, key=lambda job: job.started_at)
+        room_at = youngest.started_at + QUICK_S
+        if now < room_at:
+            return room_at
+        self.fleet.stop(next(worker for worker in running if worker.job is youngest))
+        self._book.requeue(youngest)
+        return None
+
+    def _find_zygote(self) -> None:
+        """Have a zygote started if there is work and none, and take over the one that was."""
+        with suppress(Empty):
+            made = self._zygotes.get_nowait()
+            self._is_starting = False
+            if isinstance(made, Zygote):
+                self.fleet.adopt(made)
+            else:
+                self.deliver(self._book.fail_queued(f"the compile process cannot be started: {made}"))
+        if not self._is_starting and not self.fleet.has_zygote and self._book.has_queued:
+            self._is_starting = True
+            self._builders.call(self._start_zygote)
+            self._builders.call(self._maker.prepare)
+
+    def _start_zygote(self) -> None:
+        try:
+            self._zygotes.put(Zygote(self._maker.vocabulary.to_bytes(), self._limits))
+        except Exception as error:
+            self._zygotes.put(error)
+        self.wake()
+        if self._is_closing:
+            self._end_unused_zygotes()
+
+    def _end_unused_zygotes(self) -> None:
+        with suppress(Empty):
+            while True:
+                made = self._zygotes.get_nowait()
+                if isinstance(made, Zygote):
+                    made.end()
+
+    def _react(self) -> bool:
+        """Do what events ask for; False if there were none."""
+        events = self.fleet.take_events()
+        for event in events:
+            if isinstance(event, Done):
+                self._finish(event.job, event.message)
+            elif isinstance(event, Lost):
+                self._lose(event)
+            else:
+                self._collapse(event)
+        return bool(events)
+
+    def _finish(self, job: Job, message: Message) -> None:
+        error = message.head.get("error")
+        if error is None:
+            self._book.set_finishing(job)
+            self._builders.call(partial(self._build, job, message))
+        else:
+            self.deliver(self._book.fail(job, error, is_timeout=message.head["is_out_of_memory"]))
+
+    def _lose(self, event: Lost) -> None:
+        text = f"the process that compiled the grammar is gone: {event.reason}"
+        if event.is_cpu_limit:
+            text = f"timeout: the grammar takes more than {self._limits.timeout_s:g} processor seconds to compile"
+        self.deliver(self._book.fail(event.job, text, is_timeout=event.is_cpu_limit))
+
+    def _collapse(self, event: Collapsed) -> None:
+        """What was running runs once more in workers of the next zygote, unless it may be the reason."""
+        if event.was_ready:
+            logger.warning("the compile process is gone, and is started again when it is needed: %s", event.reason)
+        else:
+            self.deliver(self._book.fail_queued(f"the compile process cannot be started: {event.reason}"))
+        for job in event.jobs:
+            if job.num_starts < _MOST_STARTS:
+                self._book.requeue(job)
+            else:
+                self.deliver(self._book.fail(job, f"the compile process is gone: {event.reason}"))
+
+    def _build(self, job: Job, message: Message) -> None:
+        """In a thread of `builders`: the grammar in this process, and a matcher for everybody who waits for it."""
+        try:
+            compiled = self._maker.make(job.spec, message)
+        except Exception as error:
+            text = str(error) if isinstance(error, ThalwegError) else f"unknown error: {type(error).__name__}: {error}"
+            self.deliver(self._book.fail(job, text))
+            return
+        outcomes, gone = self._book.finish(job, compiled, time.monotonic())
+        del gone  # destroyed here, where nothing waits
+        for outcome in outcomes:
+            waiter = outcome.waiter
+            self._delivery.call(partial(resolve, waiter.future, self._maker.matcher(compiled, waiter.spec)))
+
+
+def resolve(future: Future[Matcher], result: Matcher | RequestError) -> None:
+    """Give a future its result, unless it is cancelled in this moment."""
+    with suppress(InvalidStateError):
+        if isinstance(result, RequestError):
+            future.set_exception(result)
+        else:
+            future.set_result(result)

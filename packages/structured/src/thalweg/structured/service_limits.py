@@ -1,0 +1,48 @@
+"""What a compile service may spend."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from thalweg.interfaces import ConfigError, shown
+
+MIB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceLimits:
+    """Limits of one service. Raises ConfigError naming field, value and what is accepted."""
+
+    num_workers: int = 2
+    """Processes that compile, and threads of this process that finish what they compiled."""
+    timeout_s: float = 20.0
+    """From submission to result, waiting included; and of one compilation."""
+    ship_after_s: float = 0.5
+    """Processor seconds from which a grammar is sent here by the worker instead of being compiled once more."""
+    cache_bytes: int = 512 * MIB
+    """Of compiled grammars that are kept; 0 keeps none."""
+    max_pending_per_user: int = 64
+    """Grammars of one user that wait for a worker; equal ones count once."""
+    max_source_bytes: int = 256 * 1024
+    """Of one specification, in UTF-8."""
+    memory_bytes: int = 4096 * MIB
+    """Address space of a worker beyond what it has at its beginning."""
+
+    def __post_init__(self) -> None:
+        for name, least in (
+            ("num_workers", 1),
+            ("cache_bytes", 0),
+            ("max_pending_per_user", 1),
+            ("max_source_bytes", 1),
+            ("memory_bytes", 64 * MIB),
+        ):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                raise ConfigError(f"{name} is {shown(value)}; it must be an integer of at least {least}")
+        for name, is_positive in (("timeout_s", True), ("ship_after_s", False)):
+            value = getattr(self, name)
+            is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+            if not is_number or value < 0 or (is_positive and value == 0):
+                accepted = "above 0" if is_positive else "of at least 0"
+                raise ConfigError(f"{name} is {shown(value)}; it must be a finite number {accepted}")

@@ -1,0 +1,36 @@
+"""A vocabulary and what the grammar library makes of it; loads the library."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+from thalweg.interfaces import GrammarSpec
+from thalweg.structured import shipping
+from thalweg.structured.compile import compile_grammar
+from thalweg.structured.library import CompiledGrammar, TokenizerInfo
+from thalweg.structured.vocabulary import Vocabulary
+
+
+class Toolkit:
+    """Compiles for one vocabulary, in whichever process; for several threads at a time."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self.vocabulary = vocabulary
+        self._info = vocabulary.tokenizer_info()
+
+    @cached_property
+    def origin(self) -> dict[str, str]:
+        """What must be equal where a grammar of this toolkit is used."""
+        return shipping.origin(self.vocabulary)
+
+    def compile(self, spec: GrammarSpec) -> CompiledGrammar:
+        """Compile in this thread. Raises RequestError for a grammar that cannot be served."""
+        return compile_grammar(spec, self.info_of(spec))
+
+    def unpack(self, data: bytes, spec: GrammarSpec) -> CompiledGrammar:
+        """The grammar that a worker compiled and shipped. Raises ConfigError if it does not fit."""
+        return shipping.unpack(data, self.vocabulary, self.info_of(spec))
+
+    def info_of(self, spec: GrammarSpec) -> TokenizerInfo:
+        """What this specification is compiled with."""
+        return self._info

@@ -1,0 +1,96 @@
+"""The process that compiles grammars, one at a time, and may be killed at any moment."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import resource
+import socket
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from thalweg.interfaces import GrammarSpec, RequestError
+from thalweg.structured import shipping
+from thalweg.structured.toolkit import Toolkit
+from thalweg.structured.wire import Message, receive, send
+
+STACK_BYTES = 8 << 20
+"""Half of what threads of the service have, which compile the same grammar once more."""
+_NICENESS = 5
+_OUT_OF_MEMORY_SCORE = "900"
+
+
+def serve(sock: socket.socket, toolkit: Toolkit, settings: Mapping[str, Any]) -> None:
+    """Compile what comes over the socket until it is closed, or until a successor with less memory is better."""
+    _step_back()
+    fresh_bytes = _address_space_bytes()
+    memory_bytes = int(settings["memory_bytes"])
+    _limit(resource.RLIMIT_CORE, 0)
+    _limit(resource.RLIMIT_STACK, STACK_BYTES)
+    if fresh_bytes:
+        _limit(resource.RLIMIT_AS, fresh_bytes + memory_bytes)
+    send(sock, Message({"event": "hello"}))
+    while (message := receive(sock)) is not None:
+        _limit_cpu(float(message.head["cpu_s"]))
+        head, body = _compile(GrammarSpec(**message.head["spec"]), toolkit, float(settings["ship_after_s"]))
+        retires = head.get("is_out_of_memory", False) or _address_space_bytes() - fresh_bytes > memory_bytes // 4
+        send(sock, Message({**head, "event": "result", "retires": retires}, body))
+        del message, body
+        if retires:
+            return
+
+
+def _compile(spec: GrammarSpec, toolkit: Toolkit, ship_after_s: float) -> tuple[dict[str, Any], bytes]:
+    """The result of one job: what it took, and the grammar itself if it took long; or why there is none."""
+    began = time.process_time()
+    try:
+        compiled = toolkit.compile(spec)
+        seconds = time.process_time() - began
+        body = shipping.pack(compiled, toolkit.vocabulary) if seconds >= ship_after_s else b""
+    except RequestError as error:
+        return _refusal(str(error)), b""
+    except MemoryError:
+        return _refusal("out of memory"), b""
+    except Exception as error:
+        return _refusal(f"unknown error: {type(error).__name__}: {error}"), b""
+    return {"origin": toolkit.origin, "seconds": seconds}, body
+
+
+def _refusal(text: str) -> dict[str, Any]:
+    return {"error": text, "is_out_of_memory": "out of memory" in text or "bad_alloc" in text}
+
+
+def _step_back() -> None:
+    """Let others go first: the steps of an engine, and, where memory ends, everything else."""
+    os.nice(_NICENESS)
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text(_OUT_OF_MEMORY_SCORE)
+
+
+def _limit_cpu(seconds: float) -> None:
+    """Let the kernel end this process after so many more seconds of work, whatever becomes of the service."""
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    _limit(resource.RLIMIT_CPU, math.ceil(usage.ru_utime + usage.ru_stime + seconds))
+
+
+def _limit(which: int, value: int) -> None:
+    """Set a soft limit, below the hard one, without ever raising one of the stack."""
+    soft, hard = resource.getrlimit(which)
+    bounds = [value]
+    if hard != resource.RLIM_INFINITY:
+        bounds.append(hard)
+    if which == resource.RLIMIT_STACK and soft != resource.RLIM_INFINITY:
+        bounds.append(soft)
+    resource.setrlimit(which, (min(bounds), hard))
+
+
+def _address_space_bytes() -> int:
+    """Of this process; 0 where the system does not tell."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[0])
+    except OSError:
+        return 0
+    return pages * resource.getpagesize()
