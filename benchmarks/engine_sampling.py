@@ -2,31 +2,45 @@
 
 Everything between the logits and the results on the host is real: the scheduler's plans, the inputs, masks, penalties,
 draws, verification, the draws of the next drafts, and the reports. Logits are normal with a deviation of 3, those of
-drafts the same with some noise. "inputs ms" is the host's part, "where" the share of kernels in the stage. "floor ms"
-is the time in which the bytes that no implementation can avoid move at the speed at which this machine copies memory:
-every logit read once, token counts of penalised sequences and one kept distribution per sequence read, and, where
-drafts are verified by rejection, the distributions of the new ones written. Times are of the processor, one thread.
+drafts the same with some noise. "grammar" is a mask of half the tokens in every row; what a grammar takes to make it is
+not counted. "inputs ms" is the host's part, "where" the share of kernels in the stage. "floor ms" is the time in which
+the bytes that no implementation can avoid move at the speed at which this machine copies memory: every logit read once,
+masks, token counts of penalised sequences and one kept distribution per sequence read, and, where drafts are verified
+by rejection, the distributions of the new ones written. Times are of the processor, one thread.
 """
 
 from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from report import Row, arguments, publish
 
+from thalweg.engine.constraint import Constraint
 from thalweg.engine.device import Prepared, Sampled
+from thalweg.engine.grammar_masks import GrammarMaskBuilder
 from thalweg.engine.sample_stage import SampleStage
 from thalweg.engine.sampler_inputs import SamplerInputs, build_sampler_inputs
 from thalweg.engine.sampling_row import SamplingRow, SequenceToSample
+from thalweg.engine.step_rows import StepRows
 from thalweg.engine.token_counts import SlotOwners
 from thalweg.engine.upload import Uploader
-from thalweg.interfaces import DraftRows, DraftSampler, StepKind, StepPlan, StepResult, TargetRows
+from thalweg.interfaces import (
+    DraftRows,
+    DraftSampler,
+    DraftWalk,
+    FilledMasks,
+    StepKind,
+    StepPlan,
+    StepResult,
+    TargetRows,
+)
 from thalweg.kernels import bind
 from thalweg.kernels.backends.cpu import CpuBackend
 from thalweg.model.metadata import ForwardBatch
@@ -45,6 +59,8 @@ REQUESTS: dict[str, dict[str, Any]] = {
     "top-p, penalties": {"top_p": 0.9, **PENALTIES},
     "top-p, penalties, logprobs 5": {"top_p": 0.9, "num_logprobs": 5, **PENALTIES},
     "greedy, logprobs 5": {"temperature": 0.0, "num_logprobs": 5},
+    "greedy, grammar": {"temperature": 0.0, "grammar": True},
+    "top-p, grammar": {"top_p": 0.9, "grammar": True},
 }
 RULES = {"none": "rejection", "rejection": "rejection", "coupled": "coupled"}
 """Verification by drafts."""
@@ -77,6 +93,18 @@ class TimedOps:
             return result
 
         return timed
+
+
+class KeptMasks:
+    """thalweg.interfaces.MaskFiller whose masks, of half the tokens, are made once."""
+
+    def __init__(self, num_rows: int, vocabulary: int) -> None:
+        words = np.random.default_rng(3).integers(-(1 << 31), 1 << 31, (num_rows, -(-vocabulary // 32)))
+        self._bitmask = words.astype(np.int32)
+
+    def fill(self, walks: Sequence[DraftWalk], bitmask: NDArray[np.int32]) -> FilledMasks:
+        bitmask[:] = self._bitmask[: bitmask.shape[0]]
+        return FilledMasks(np.ones(bitmask.shape[0], np.bool_), {})
 
 
 class NoisyDrafter:
@@ -140,7 +168,12 @@ class Sampling:
         texts = random.integers(2, sizes.vocabulary, (sizes.sequences, PROMPT_TOKENS + OUTPUT_TOKENS), np.int32)
         self._prompts = texts[:, :PROMPT_TOKENS].tolist()
         self._outputs = texts[:, PROMPT_TOKENS:].tolist()
-        self._rows = [SamplingRow(**({"temperature": 1.0, "seed": index} | row)) for index in range(sizes.sequences)]
+        options = {name: value for name, value in row.items() if name != "grammar"}
+        self._rows = [SamplingRow(**{"temperature": 1.0, "seed": i} | options) for i in range(sizes.sequences)]
+        matcher: Any = None  # the filler asks nobody
+        self._constraints = [Constraint(matcher) if "grammar" in row else None for _ in self._rows]
+        filler = KeptMasks(self._buffer.shape[0], sizes.vocabulary) if "grammar" in row else None
+        self._masks = GrammarMaskBuilder(self._backend, filler, sizes.vocabulary)
         self.inputs_s = self.stage_s = 0.0
         self._start(texts)
 
@@ -173,14 +206,15 @@ class Sampling:
 
     def _run(self, plan: StepPlan) -> None:
         sequences = [
-            SequenceToSample(self._rows[index], index, self._prompts[index], self._outputs[index])
-            for index in plan.sequence_ids.tolist()
+            SequenceToSample(self._rows[i], i, self._prompts[i], self._outputs[i], constraint=self._constraints[i])
+            for i in plan.sequence_ids.tolist()
         ]
         assert len(sequences) == len(self._rows)
         self._buffer.view(len(sequences), self._num_rows, -1).copy_(self._logits[:, None])
         started = time.thread_time()
         inputs = build_sampler_inputs(plan, sequences, None, self._owners)
         self.inputs_s += time.thread_time() - started
+        inputs = replace(inputs, masks=self._masks.build(StepRows.of(plan, sequences, None)).masks)
         prepared = _prepared(plan, [self._outputs[index][-1] for index in plan.sequence_ids.tolist()])
         launched = self._backend.stream().launch(lambda: self._sample(prepared, inputs))
         self._backend.stream().record().wait()
@@ -240,6 +274,8 @@ def floor_bytes(sizes: Sizes, row: dict[str, Any], drafts: str) -> int:
     total = 4 * rows * (1 if drafts == "none" else 1 + 2 * DRAFTS)
     if "repetition_penalty" in row:
         total += 5 * rows
+    if "grammar" in row:
+        total += rows * (1 if drafts == "none" else 1 + DRAFTS) // 8
     if drafts == "rejection" and is_drawn:
         total += 4 * rows * (1 + DRAFTS)
     return total
