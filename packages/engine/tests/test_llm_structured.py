@@ -24,7 +24,7 @@ def compiler() -> FakeCompiler:
 @pytest.fixture(scope="module")
 def shared(checkpoint: str, compiler: FakeCompiler) -> Iterator[LLM]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(assembly, "compiler_maker", lambda options, tokenizer: lambda: compiler)
+        patch.setattr(assembly, "compiler_maker", lambda *_, **__: lambda: compiler)
         patch.setattr(assembly, "mask_filler", lambda options: PlainFiller())
         with LLM(checkpoint, **OPTIONS) as llm:
             yield llm
@@ -128,7 +128,7 @@ def test_prompts_that_a_failed_engine_never_saw_have_its_reason(
     checkpoint: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     compiler = FakeCompiler(EOS)
-    monkeypatch.setattr(assembly, "compiler_maker", lambda options, tokenizer: lambda: compiler)
+    monkeypatch.setattr(assembly, "compiler_maker", lambda *_, **__: lambda: compiler)
     monkeypatch.setattr(assembly, "mask_filler", lambda options: PlainFiller())
     with LLM(checkpoint, **OPTIONS) as llm:
 

@@ -112,7 +112,7 @@ def build_engine(
         instruments=instruments,
         step_times=curve,
         return_draws=config.sampling.return_draws,
-        grammars=Grammars(compiler_maker(config.structured, tokenizer)),
+        grammars=Grammars(compiler_maker(config.structured, tokenizer, draft_length=_draft_length(config))),
     )
 
 

@@ -37,10 +37,12 @@ def is_installed() -> bool:
     return find_spec("thalweg.structured") is not None
 
 
-def compiler_maker(options: StructuredConfig, tokenizer: Tokenizer) -> Callable[[], GrammarCompiler] | None:
+def compiler_maker(
+    options: StructuredConfig, tokenizer: Tokenizer, *, draft_length: int
+) -> Callable[[], GrammarCompiler] | None:
     """Makes the compiler of an engine; None without the package.
 
-    The vocabulary of the tokenizer is read on a thread of the compiler.
+    The vocabulary of the tokenizer is read on a thread of the compiler. draft_length: tokens that a step may take back.
     """
     if not is_installed():
         return None
@@ -54,6 +56,7 @@ def compiler_maker(options: StructuredConfig, tokenizer: Tokenizer) -> Callable[
             timeout_s=options.timeout_s,
             cache_bytes=options.cache_bytes,
             max_pending_per_user=options.max_pending_per_user,
+            max_rollback=draft_length + 2,
         )
         return compiler
 
