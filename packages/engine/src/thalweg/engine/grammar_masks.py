@@ -5,7 +5,7 @@ Letters: S sampled rows, B rows of the bitmask, V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -63,22 +63,18 @@ class GrammarMaskBuilder:
         forced_ids: [S] what rows yield whatever is drawn, -1 = free. Where a grammar does not allow that, nothing is
         allowed. Raises InvariantError for a grammar without a filler.
         """
-        found = list(_constrained(step))
+        found = _constrained(step)
         if not found:
             return BuiltMasks(None, {})
         if self._filler is None:
             raise InvariantError("an output has a grammar, and nothing that fills masks was given")
-        walks, first_row = [], 0
-        for index, constraint in found:
-            walks.append(_walk(step, index, constraint, first_row))
-            first_row += int(step.num_rows[index])
-        buffer = self._rows(first_row)
+        walks, rows = _walks(step, found), _rows_of(step, found)
+        buffer = self._rows(rows.size)
         bitmask = buffer.numpy()
         filled = self._filler.fill(walks, bitmask)
         for place, (_, constraint) in enumerate(found):
             if place not in filled.failures:
                 constraint.num_seen += len(walks[place].token_ids)
-        rows = np.concatenate([step.rows_of(index) for index, _ in found])
         rows = np.where(filled.is_filled, rows, -1)
         if forced_ids is not None:
             _forbid_forced(bitmask, rows, forced_ids)
@@ -93,23 +89,40 @@ class GrammarMaskBuilder:
         return self._buffer[:count]
 
 
-def _constrained(step: StepRows) -> Iterator[tuple[int, Constraint]]:
-    """Sequences that make output under a grammar."""
-    makes_output = step.makes_output.tolist()
-    for index, sequence in enumerate(step.sequences):
-        if sequence.constraint is not None and makes_output[index]:
-            yield index, sequence.constraint
+Found = list[tuple[int, Constraint]]
+"""Sequences that make output under a grammar, ascending."""
 
 
-def _walk(step: StepRows, index: int, constraint: Constraint, first_row: int) -> DraftWalk:
-    """The tokens that a sequence has made since its last masks, then the drafts that its rows feed."""
-    num_drafts = int(step.num_rows[index]) - 1
-    return DraftWalk(
-        matcher=constraint.matcher,
-        token_ids=constraint.unseen(step.sequences[index].output_token_ids),
-        draft_ids=step.drafts[index, :num_drafts].tolist(),
-        first_row=first_row,
-    )
+def _constrained(step: StepRows) -> Found:
+    return [
+        (index, sequence.constraint)
+        for index, (sequence, makes_output) in enumerate(zip(step.sequences, step.makes_output.tolist(), strict=True))
+        if makes_output and sequence.constraint is not None
+    ]
+
+
+def _walks(step: StepRows, found: Found) -> list[DraftWalk]:
+    """Of each sequence the tokens that it has made since its last masks, then the drafts that its rows feed."""
+    walks, first_row = [], 0
+    num_rows, drafts = step.num_rows.tolist(), step.drafts.tolist()
+    for index, constraint in found:
+        walks.append(
+            DraftWalk(
+                matcher=constraint.matcher,
+                token_ids=constraint.unseen(step.sequences[index].output_token_ids),
+                draft_ids=drafts[index][: num_rows[index] - 1],
+                first_row=first_row,
+            )
+        )
+        first_row += num_rows[index]
+    return walks
+
+
+def _rows_of(step: StepRows, found: Found) -> NDArray[np.int64]:
+    """[B] rows of logits that belong to these sequences, one sequence after the other."""
+    is_found = np.zeros(step.num_rows.size, np.bool_)
+    is_found[[index for index, _ in found]] = True
+    return np.flatnonzero(is_found[step.sequence_rows])
 
 
 def _forbid_forced(bitmask: NDArray[np.int32], rows: NDArray[np.int64], forced_ids: NDArray[np.int32]) -> None:
