@@ -12,11 +12,13 @@ from thalweg.structured.__about__ import __version__
 
 if TYPE_CHECKING:
     from thalweg.structured.compile import compile_grammar
+    from thalweg.structured.drafts import BatchFiller
     from thalweg.structured.matcher import GrammarMatcher
     from thalweg.structured.service import CompileService
     from thalweg.structured.vocabulary import Vocabulary
 
 _MODULE_OF = {
+    "BatchFiller": "drafts",
     "CompileService": "service",
     "GrammarMatcher": "matcher",
     "Vocabulary": "vocabulary",
@@ -24,6 +26,7 @@ _MODULE_OF = {
 }
 
 __all__ = [
+    "BatchFiller",
     "CompileService",
     "GrammarMatcher",
     "Vocabulary",

@@ -7,6 +7,7 @@ import json
 import numpy as np
 
 from thalweg.interfaces import GrammarSpec, RequestError, shown
+from thalweg.structured.bitmask import allows_any, num_words
 from thalweg.structured.characters import narrowed
 from thalweg.structured.library import (
     CompiledGrammar,
@@ -92,7 +93,6 @@ def quoted(text: str) -> str:
 
 def _admits_a_token(compiled: CompiledGrammar, vocab_size: int) -> bool:
     """Whether the first mask has a token; a grammar that only leads back to itself has none."""
-    mask = np.zeros((1, (vocab_size + 31) // 32), np.int32)
+    mask = np.zeros((1, num_words(vocab_size)), np.int32)
     GrammarMatcher(compiled).fill_next_token_bitmask(mask)
-    bits = np.unpackbits(mask.view(np.uint8), bitorder="little")[:vocab_size]
-    return bool(bits.any())
+    return allows_any(mask[0], vocab_size)

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from thalweg.interfaces import shown
 from thalweg.structured import library
+from thalweg.structured.bitmask import num_words
 from thalweg.structured.trigger import Trigger, TriggerWatch
 
 MAX_ROLLBACK = 64
@@ -26,13 +27,13 @@ class GrammarMatcher:
     __slots__ = (
         "__weakref__",
         "_compiled",
-        "_end_token_id",
         "_max_rollback",
         "_num_in_grammar",
         "_tokens_after_end",
-        "_vocab_size",
         "_watch",
+        "end_token_id",
         "grammar",
+        "vocab_size",
     )
 
     def __init__(
@@ -56,8 +57,8 @@ class GrammarMatcher:
         max_rollback: int,
     ) -> None:
         self._compiled = compiled
-        self._vocab_size = vocab_size
-        self._end_token_id = end_token_id
+        self.vocab_size = vocab_size
+        self.end_token_id = end_token_id
         self._max_rollback = max_rollback
         self._watch = TriggerWatch(trigger, max_rollback) if trigger is not None else None
         self._num_in_grammar = 0
@@ -70,7 +71,7 @@ class GrammarMatcher:
         """Another matcher of the same grammar, at its beginning."""
         other = GrammarMatcher.__new__(GrammarMatcher)
         trigger = None if self._watch is None else self._watch.trigger
-        other._begin(self._compiled, self._vocab_size, self._end_token_id, trigger, self._max_rollback)
+        other._begin(self._compiled, self.vocab_size, self.end_token_id, trigger, self._max_rollback)
         return other
 
     @property
@@ -105,7 +106,7 @@ class GrammarMatcher:
 
     def accept(self, token_id: int) -> bool:
         """Advance by one token; False, and no change, if it is not allowed. Ids outside the vocabulary never are."""
-        if not 0 <= token_id < self._vocab_size:
+        if not 0 <= token_id < self.vocab_size:
             return False
         watch = self._watch
         if watch is not None and watch.is_pending:
@@ -118,7 +119,7 @@ class GrammarMatcher:
         self._num_in_grammar += 1
         if watch is not None:
             watch.count()
-        if token_id == self._end_token_id:
+        if token_id == self.end_token_id:
             self._tokens_after_end = 0
         return True
 
@@ -163,10 +164,23 @@ class GrammarMatcher:
 
     def check_bitmask(self, bitmask: NDArray[np.int32]) -> None:
         """Raises ValueError unless it is a contiguous int32 array of rows for this vocabulary."""
-        words = (self._vocab_size + 31) // 32
+        words = num_words(self.vocab_size)
         is_ours = bitmask.dtype == np.int32 and bitmask.ndim == 2 and bitmask.shape[1] == words
         if not (is_ours and bitmask.flags.c_contiguous and bitmask.flags.writeable):
             raise ValueError(
                 f"the bitmask is {bitmask.dtype} {list(bitmask.shape)}; it must be contiguous, writable int32 "
                 f"[rows, {words}]"
             )
+
+    def refusal(self, token_id: int) -> str:
+        """By what the token is not allowed next, for messages."""
+        if not 0 <= token_id < self.vocab_size:
+            return f"by the vocabulary of {self.vocab_size}"
+        forced = None if self._watch is None else self._watch.forced_token_id
+        if forced is not None:
+            return f"by the trigger, which goes on with token {forced}"
+        return f"by the grammar after {self._num_in_grammar} tokens"
+
+    def dead_end(self) -> str:
+        """That nothing is allowed next, for messages."""
+        return f"the grammar allows no token after {self._num_in_grammar} tokens"
