@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import cache
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,8 +18,7 @@ _PEEK = 16
 """Words that are looked at first. Tokens of one byte have low ids, so that few masks have no token there."""
 
 
-@dataclass(frozen=True, slots=True)
-class DraftChain:
+class DraftChain(NamedTuple):
     """A matcher in its grammar, its drafts, and the first of the 1 + len(draft_ids) rows for its masks."""
 
     matcher: GrammarMatcher
@@ -41,12 +40,13 @@ class ChainFiller:
 
         bitmask: int32 [rows, words]. Behind a draft that is not allowed, or ends the output, no row has a mask.
         """
-        drafts = _padded([chain.draft_ids for chain in chains])
+        nodes = _nodes([chain.draft_ids for chain in chains])
+        drafts = nodes[:, 1:]
         vocab_sizes = np.array([chain.matcher.vocab_size for chain in chains], np.int64)
         end_ids = np.array([chain.matcher.end_token_id for chain in chains], np.int64)
         first_rows = np.array([chain.first_row for chain in chains], np.int64)
         is_token = (drafts >= 0) & (drafts < vocab_sizes[:, None])
-        errors = self._walk_all(chains, drafts, _num_leading(is_token), bitmask)
+        errors = self._walk_all(chains, nodes, 1 + _num_leading(is_token), bitmask)
         rows = np.minimum(first_rows[:, None] + np.arange(drafts.shape[1]), len(bitmask) - 1)
         words = bitmask[rows, np.where(is_token, drafts, 0) // 32]
         is_allowed = is_token & (words >> drafts % 32 & 1 != 0)
@@ -59,18 +59,18 @@ class ChainFiller:
     def _walk_all(
         self,
         chains: Sequence[DraftChain],
-        drafts: NDArray[np.int64],
-        num_drafts: NDArray[np.int64],
+        nodes: NDArray[np.int64],
+        num_nodes: NDArray[np.int64],
         bitmask: NDArray[np.int32],
     ) -> dict[int, Exception]:
-        """Let the library walk along the first drafts of every chain, which are tokens; errors by chain."""
+        """Let the library walk along the first nodes of every chain; errors by chain."""
         errors: dict[int, Exception] = {}
-        lengths = num_drafts.tolist()
+        lengths = num_nodes.tolist()
 
         def share(start: int) -> None:
             for number in range(start, len(chains), self._num_threads):
                 try:
-                    _walk(chains[number], drafts[number, : lengths[number]], bitmask)
+                    _walk(chains[number], nodes[number, : lengths[number]], bitmask)
                 except Exception as error:
                     errors[number] = error
 
@@ -81,33 +81,30 @@ class ChainFiller:
         return errors
 
 
-def _walk(chain: DraftChain, draft_ids: NDArray[np.int64], bitmask: NDArray[np.int32]) -> None:
-    """Fill the row of the chain, and one after each draft up to the first that is not allowed."""
+def _walk(chain: DraftChain, nodes: NDArray[np.int64], bitmask: NDArray[np.int32]) -> None:
+    """Fill the row of the chain, and one after each of its drafts, nodes[1:], up to the first that is not allowed."""
     grammar, row = chain.matcher.grammar, chain.first_row
-    num_drafts = len(draft_ids)
-    if not num_drafts:
+    if len(nodes) == 1:
         grammar.fill_next_token_bitmask(bitmask, row)
         return
-    nodes = np.zeros(1 + num_drafts, np.int64)
-    nodes[1:] = draft_ids
     traverse: Callable[..., bool] = grammar.traverse_draft_tree  # declared for tensors, takes every array with DLPack
-    traverse(*_links(num_drafts), nodes, bitmask[row : row + 1 + num_drafts])
+    traverse(*_links(len(nodes)), nodes, bitmask[row : row + len(nodes)])
 
 
 @cache
-def _links(num_drafts: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _links(num_nodes: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """First children and next siblings of a tree that is a chain; -1 means none."""
-    children = np.arange(1, num_drafts + 2)
+    children = np.arange(1, num_nodes + 1)
     children[-1] = -1
-    return children, np.full(num_drafts + 1, -1)
+    return children, np.full(num_nodes, -1)
 
 
-def _padded(draft_ids: Sequence[Sequence[int]]) -> NDArray[np.int64]:
-    """[chains, longest] drafts, -1 behind the last of each."""
-    padded = np.full((len(draft_ids), max(map(len, draft_ids), default=0)), -1, np.int64)
-    for row, ids in zip(padded, draft_ids, strict=True):
-        row[: len(ids)] = ids
-    return padded
+def _nodes(draft_ids: Sequence[Sequence[int]]) -> NDArray[np.int64]:
+    """[chains, 1 + longest] drafts from column 1 on, -1 behind the last of each; column 0 stands for what is known."""
+    nodes = np.full((len(draft_ids), 1 + max(map(len, draft_ids), default=0)), -1, np.int64)
+    for row, ids in zip(nodes, draft_ids, strict=True):
+        row[1 : 1 + len(ids)] = ids
+    return nodes
 
 
 def _num_leading(is_true: NDArray[np.bool_]) -> NDArray[np.int64]:

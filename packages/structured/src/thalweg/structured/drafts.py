@@ -39,28 +39,32 @@ class BatchFiller:
         is_filled = np.zeros(len(bitmask), bool)
         failures: dict[int, str] = {}
         chains: dict[int, DraftChain] = {}
+        checked_sizes: set[int] = set()
         for number, walk in enumerate(walks):
             try:
                 self._begin(walk, bitmask)
                 matcher = walk.matcher
                 if type(matcher) is GrammarMatcher and matcher.is_in_grammar:
-                    matcher.check_bitmask(bitmask)
+                    if matcher.vocab_size not in checked_sizes:
+                        matcher.check_bitmask(bitmask)
+                        checked_sizes.add(matcher.vocab_size)
                     chains[number] = DraftChain(matcher, walk.draft_ids, walk.first_row)
                 else:
                     is_filled[fill_step_by_step(walk, bitmask)] = True
             except Exception as error:
                 failures[number] = self._retire(walk.matcher, error)
         counts, errors = self._chain_filler.fill(list(chains.values()), bitmask)
-        for position, (number, chain) in enumerate(chains.items()):
-            if position in errors:
-                failures[number] = self._retire(chain.matcher, errors[position])
-            is_filled[chain.first_row : chain.first_row + counts[position]] = True
+        for chain, count in zip(chains.values(), counts.tolist(), strict=True):
+            is_filled[chain.first_row : chain.first_row + count] = True
+        numbers = list(chains)
+        for position, failure in errors.items():
+            failures[numbers[position]] = self._retire(walks[numbers[position]].matcher, failure)
         return FilledMasks(is_filled, failures)
 
     def _begin(self, walk: DraftWalk, bitmask: NDArray[np.int32]) -> None:
         """Accept the committed tokens of a walk."""
         matcher, last_row = walk.matcher, walk.first_row + len(walk.draft_ids)
-        if matcher in self._out_of_service:
+        if self._out_of_service and matcher in self._out_of_service:
             raise RequestError(self._out_of_service[matcher])
         if walk.first_row < 0 or last_row >= len(bitmask):
             raise ValueError(f"rows {walk.first_row} to {last_row} of a bitmask of {len(bitmask)} rows")

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from thalweg.interfaces import shown
-from thalweg.structured import library
 from thalweg.structured.bitmask import num_words
 from thalweg.structured.trigger import Trigger, TriggerWatch
+
+if TYPE_CHECKING:
+    from thalweg.structured.library import CompiledGrammar
 
 MAX_ROLLBACK = 64
 
@@ -38,7 +41,7 @@ class GrammarMatcher:
 
     def __init__(
         self,
-        compiled: library.CompiledGrammar,
+        compiled: CompiledGrammar,
         trigger_token_ids: Sequence[int] = (),
         bound_token_id: int | None = None,
         *,
@@ -50,12 +53,14 @@ class GrammarMatcher:
 
     def _begin(
         self,
-        compiled: library.CompiledGrammar,
+        compiled: CompiledGrammar,
         vocab_size: int,
         end_token_id: int,
         trigger: Trigger | None,
         max_rollback: int,
     ) -> None:
+        from thalweg.structured import library  # whoever has a compiled grammar has loaded it
+
         self._compiled = compiled
         self.vocab_size = vocab_size
         self.end_token_id = end_token_id
