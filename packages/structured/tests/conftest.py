@@ -1,0 +1,34 @@
+"""Compile services are shared between tests: each takes seconds to start."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+if TYPE_CHECKING:
+    from thalweg.structured import CompileService
+
+
+@pytest.fixture(scope="session")
+def service() -> Iterator[CompileService]:
+    """With time enough for everything that ends."""
+    from service_testing.services import make_service
+
+    with make_service(timeout_s=60) as service:
+        yield service
+
+
+@pytest.fixture(scope="session")
+def strict_service() -> Iterator[CompileService]:
+    """Short of time, memory and patience; every grammar is sent by the worker that compiled it."""
+    from service_testing.services import make_service, start
+
+    with make_service(timeout_s=1.0, ship_after_s=0, memory_bytes=256 << 20, max_pending_per_user=4) as service:
+        start(service)
+        yield service
