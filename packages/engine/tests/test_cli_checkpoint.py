@@ -266,7 +266,7 @@ def test_kernels_lists_every_op_of_the_cpu(capsys: pytest.CaptureFixture[str]) -
 
 
 def test_a_backend_that_is_not_there_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    for name in ("sm90", "quantum"):
+    for name in ("sm100", "quantum"):
         assert main(["kernels", "--backend", name]) == 2
         error = capsys.readouterr().err
         assert error.count("\n") == 1

@@ -37,6 +37,7 @@ from thalweg.kernels.reference import (
     vocabulary_rows,
 )
 from thalweg.kernels.registry import Implementation, OpSpec, Registry, Tolerance
+from thalweg.kernels.sm90 import bitmask as sm90_bitmask
 
 MODULES = (
     numerics,
@@ -121,6 +122,10 @@ GRAPH_SAFE_OPS = frozenset(
 """Ops whose reference reads nothing back, so that a graph can hold it on a device as well."""
 
 
+DEVICE_MODULES = (sm90_bitmask,)
+"""Modules with implementations for devices. Importing one loads no library of a device."""
+
+
 def reference_ops() -> dict[str, Callable[..., Any]]:
     """Every reference op by name."""
     ops: dict[str, Callable[..., Any]] = {}
@@ -134,7 +139,7 @@ def reference_ops() -> dict[str, Callable[..., Any]]:
 
 @functools.cache
 def default_registry() -> Registry:
-    """The ops of this package with their CPU implementation, which is the reference itself."""
+    """The ops of this package with their CPU implementation, which is the reference itself, and those for devices."""
     ops = reference_ops()
     specs = [
         OpSpec(
@@ -157,4 +162,5 @@ def default_registry() -> Registry:
         )
         for name, function in ops.items()
     ]
-    return Registry(specs, implementations)
+    devices = [implementation for module in DEVICE_MODULES for implementation in module.IMPLEMENTATIONS]
+    return Registry(specs, [*implementations, *devices])

@@ -1,0 +1,127 @@
+"""Applying token bitmasks to rows of logits, on the CPU or a GPU, against the floor of the memory.
+
+A floor counts the words of the masks, once, and sectors of 32 bytes of the logits: written once where a token is
+forbidden, and read, too, where one in the same sector is allowed, as memory cannot write half a sector. It moves them
+at the rate that copying the same logits reaches. `--device cuda` times the kernel of the sm90 backend, if TileLang is
+installed, and the reference, both in a captured graph; rows and masks change from call to call.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import statistics
+import time
+from collections.abc import Callable, Sequence
+
+import torch
+from report import Row, arguments, publish
+
+from thalweg.kernels import bind
+
+VOCABULARY, NUM_ROWS = 129_280, (1, 64, 256, 1536)
+SECTOR_BYTES = 32
+ALLOWED = {"nothing": 0.0, "0.1 %": 0.001, "half": 0.5, "90 %": 0.9, "99.9 %": 0.999, "everything": 1.0}
+"""What masks allow, tokens drawn independently. Real ones lie between 0.1 % (a key of an object) and 90 % (text)."""
+
+Call = Callable[[], object]
+Apply = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], None]
+
+
+def random_masks(share: float, num_masks: int, vocabulary: int, device: torch.device) -> torch.Tensor:
+    """int32 [num_masks, words]."""
+    words, generator = -(-vocabulary // 32), torch.Generator(device).manual_seed(0)
+    masks = torch.empty(num_masks, words, dtype=torch.int32, device=device)
+    powers = torch.ones((), dtype=torch.int64, device=device) << torch.arange(32, device=device)
+    for mask in masks:
+        is_allowed = torch.rand(words, 32, generator=generator, device=device) < share
+        mask.copy_((is_allowed * powers).sum(-1).to(torch.int32))
+    return masks
+
+
+def floor_bytes(masks: torch.Tensor, vocabulary: int, element_size: int) -> float:
+    """Bytes that must move; the share of sectors of each kind is that of the first 16 masks."""
+    some = masks[:16]
+    is_allowed = (some[:, :, None] >> torch.arange(32, device=some.device)) & 1 == 1
+    sectors = is_allowed.view(some.shape[0], -1, SECTOR_BYTES // element_size)
+    written, is_mixed = ~sectors.all(-1), sectors.any(-1) & ~sectors.all(-1)
+    share = float(written.double().mean() + is_mixed.double().mean())
+    return masks.shape[0] * (4 * masks.shape[1] + share * vocabulary * element_size)
+
+
+def time_on_host(calls: Sequence[Call], repeats: int) -> float:
+    """Milliseconds of a call, of this thread: the best of several rounds."""
+    times = []
+    for _ in range(repeats + 1):
+        start = time.thread_time()
+        for call in calls:
+            call()
+        times.append(time.thread_time() - start)
+    return 1000 * min(times[1:]) / len(calls)
+
+
+def time_on_cuda(calls: Sequence[Call], repeats: int) -> float:
+    """Milliseconds of a call in a graph of all of them: the median of several replays."""
+    for call in calls:
+        call()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for call in calls:
+            call()
+    times = []
+    for _ in range(repeats + 1):
+        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        start.record()
+        graph.replay()
+        end.record()
+        end.synchronize()
+        times.append(start.elapsed_time(end))
+    return statistics.median(times[1:]) / len(calls)
+
+
+def implementations(device: torch.device) -> dict[str, Apply]:
+    """What can be timed on the device, by name."""
+    found: dict[str, Apply] = {}
+    if device.type == "cuda" and importlib.util.find_spec("tilelang") is not None:
+        found["sm90/tilelang"] = bind("sm90").apply_token_bitmask
+    found["reference"] = bind("cpu").apply_token_bitmask
+    return found
+
+
+def measure(num_rows: int, vocabulary: int, device: torch.device, repeats: int) -> list[Row]:
+    """One row per kind of mask; the rows of a call are others than those of the call before, as far as memory goes."""
+    clock = time_on_host if device.type == "cpu" else time_on_cuda
+    rounds = 1 if device.type == "cpu" else max(1, min(8, 4096 // num_rows))
+    generator = torch.Generator(device).manual_seed(1)
+    logits = torch.randn(num_rows * rounds, vocabulary, generator=generator, device=device)
+    rows = torch.arange(num_rows * rounds, device=device).view(rounds, num_rows)
+    copy = torch.empty_like(logits)
+    rate = 2 * logits.nbytes / clock([functools.partial(copy.copy_, logits)], repeats)  # bytes per ms
+    results: list[Row] = []
+    for allowed, share in ALLOWED.items():
+        masks = random_masks(share, num_rows, vocabulary, device)
+        floor = floor_bytes(masks, vocabulary, logits.element_size()) / rate
+        result: dict[str, float | int | str] = {"masked rows": num_rows, "allowed": allowed, "floor, us": 1000 * floor}
+        for name, apply in implementations(device).items():
+            calls = [functools.partial(apply, logits, masks.roll(turn, 0), rows[turn]) for turn in range(rounds)]
+            result[f"{name}, us"] = 1000 * clock(calls, repeats)
+        fastest = next(iter(implementations(device)))
+        results.append({**result, f"floor / {fastest}, %": 100_000 * floor / float(result[f"{fastest}, us"])})
+    return results
+
+
+def main() -> None:
+    parser = arguments(__doc__ or "")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    options = parser.parse_args()
+    device = torch.device(options.device)
+    torch.set_num_threads(1)
+    if device.type == "cuda":
+        capability = "".join(map(str, torch.cuda.get_device_capability()))
+        print(f"{torch.cuda.get_device_name()} (SM{capability}), CUDA {torch.version.cuda}")
+    sizes, vocabulary, repeats = ((1, 4), 5024, 1) if options.smoke else (NUM_ROWS, VOCABULARY, 7)
+    publish([row for size in sizes for row in measure(size, vocabulary, device, repeats)], options.json)
+
+
+if __name__ == "__main__":
+    main()
