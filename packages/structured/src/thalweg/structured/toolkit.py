@@ -7,7 +7,8 @@ from functools import cached_property
 from thalweg.interfaces import GrammarSpec
 from thalweg.structured import shipping
 from thalweg.structured.compile import compile_grammar
-from thalweg.structured.library import CompiledGrammar, TokenizerInfo
+from thalweg.structured.library import CompiledGrammar
+from thalweg.structured.tokenizer_infos import TokenizerInfos
 from thalweg.structured.vocabulary import Vocabulary
 
 
@@ -16,7 +17,7 @@ class Toolkit:
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self.vocabulary = vocabulary
-        self._info = vocabulary.tokenizer_info()
+        self._infos = TokenizerInfos(vocabulary)
 
     @cached_property
     def origin(self) -> dict[str, str]:
@@ -25,12 +26,8 @@ class Toolkit:
 
     def compile(self, spec: GrammarSpec) -> CompiledGrammar:
         """Compile in this thread. Raises RequestError for a grammar that cannot be served."""
-        return compile_grammar(spec, self.info_of(spec))
+        return compile_grammar(*self._infos.prepare(spec))
 
     def unpack(self, data: bytes, spec: GrammarSpec) -> CompiledGrammar:
         """The grammar that a worker compiled and shipped. Raises ConfigError if it does not fit."""
-        return shipping.unpack(data, self.vocabulary, self.info_of(spec))
-
-    def info_of(self, spec: GrammarSpec) -> TokenizerInfo:
-        """What this specification is compiled with."""
-        return self._info
+        return shipping.unpack(data, self.vocabulary, self._infos.prepare(spec)[1])

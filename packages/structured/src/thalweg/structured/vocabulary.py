@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
@@ -14,6 +14,9 @@ from thalweg.structured.vocabulary_bytes import pack, unpack
 
 if TYPE_CHECKING:
     from thalweg.structured.library import TokenizerInfo
+
+_UNWRITABLE = b"\xff"
+"""No text has this byte, so no grammar over text allows a token that begins with it."""
 
 
 class AnyTokenizer(Protocol):
@@ -90,18 +93,24 @@ class Vocabulary:
         """Spelling of an added token -> its id."""
         return {self.tokens[token_id].decode(errors="replace"): token_id for token_id in sorted(self.added_ids)}
 
-    def tokenizer_info(self, spelled: Iterable[str] = ()) -> TokenizerInfo:
+    @cached_property
+    def ids(self) -> Mapping[bytes, int]:
+        """Token -> its lowest id, of tokens that are text."""
+        return {
+            token: token_id
+            for token_id, token in reversed([*enumerate(self.tokens)])
+            if token and token_id not in self.added_ids
+        }
+
+    def tokenizer_info(self, *, spelled: Collection[int] = (), named: Collection[int] = ()) -> TokenizerInfo:
         """The vocabulary as the grammar library takes it; loads the library.
 
-        spelled: added tokens that count as text after all, for grammars that frame text with them.
-        Raises ConfigError for a text that is no added token.
+        spelled: added tokens that are text after all.
+        named: added tokens that grammars may ask for by id, though they are no text.
         """
         from thalweg.structured.library import make_tokenizer_info
 
-        blank = set(self.added_ids)
-        for text in spelled:
-            if text not in self.added_texts:
-                raise ConfigError(f"{shown(text)} is not the text of an added token")
-            blank.discard(self.added_texts[text])
-        tokens = [b"" if token_id in blank else token for token_id, token in enumerate(self.tokens)]
+        tokens = list(self.tokens)
+        for token_id in self.added_ids.difference(spelled):
+            tokens[token_id] = _UNWRITABLE + token_id.to_bytes(4) if token_id in named else b""
         return make_tokenizer_info(tokens, self.vocab_size, self.end_token_id)
