@@ -16,16 +16,19 @@ from thalweg.cache import MetadataShape
 from thalweg.dspark import StepTimeCurve, ThroughputBudget
 from thalweg.engine.admission import Admission, Limits
 from thalweg.engine.engine import LLMEngine
+from thalweg.engine.grammars import Grammars
 from thalweg.engine.inputs import InputBuilder
 from thalweg.engine.model_inputs import ModelInputs
 from thalweg.engine.runner import StreamRunner
 from thalweg.engine.sample_stage import SampleStage
 from thalweg.engine.sampling_config import SamplingConfig
 from thalweg.engine.statistics import StepRecord
+from thalweg.engine.structured_config import StructuredConfig
+from thalweg.engine.structured_parts import mask_filler
 from thalweg.engine.token_rows import CompressedVocabulary
 from thalweg.engine.tokenizer import Tokenizer
 from thalweg.engine.upload import Uploader
-from thalweg.interfaces import RequestOutput, SamplingParams, VerifyBudget
+from thalweg.interfaces import GrammarCompiler, MaskFiller, RequestOutput, SamplingParams, VerifyBudget
 from thalweg.kernels import Registry, bind
 from thalweg.kernels.backends.cpu import CpuBackend
 from thalweg.scheduler import Scheduler, SchedulerConfig, reference
@@ -66,6 +69,12 @@ class Setup:
     num_blocks: int | None = None
     num_spaced: int = 0
     """So many tokens, the last ones, are letters with a space before them."""
+    tokenizer: Tokenizer | None = None
+    """None: one letter per token."""
+    compiler: GrammarCompiler | None = None
+    """Of grammars; None: there are none."""
+    filler: MaskFiller | None = None
+    """Fills their masks; None: as engines do."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """Of the scheduler."""
 
@@ -123,8 +132,10 @@ class Bench:
             InputBuilder(shape, vocabulary),
             has_variable_length=bool(setup.step_times),
             check_lengths=True,
+            filler=setup.filler or mask_filler(StructuredConfig()),
+            vocab_size=tables.vocab_size,
         )
-        tokenizer = make_tokenizer(tables.vocab_size, setup.num_spaced)
+        tokenizer = setup.tokenizer or make_tokenizer(tables.vocab_size, setup.num_spaced)
         limits = Limits(tables.vocab_size, config.max_model_len, BLOCK, num_blocks, setup.sampling.token_blacklist)
         self.engine = LLMEngine(
             self.scheduler,
@@ -134,6 +145,7 @@ class Bench:
             is_async=setup.is_async,
             step_times=StepTimeCurve(setup.step_times) if setup.is_timed else None,
             return_draws=setup.sampling.return_draws,
+            grammars=None if setup.compiler is None else Grammars(lambda: setup.compiler),
         )
         self.records: list[StepRecord] = []
 
