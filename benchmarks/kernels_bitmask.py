@@ -2,8 +2,8 @@
 
 A floor counts the words of the masks, once, and sectors of 32 bytes of the logits: written once where a token is
 forbidden, and read, too, where one in the same sector is allowed, as memory cannot write half a sector. It moves them
-at the rate that copying the same logits reaches. `--device cuda` times the kernel of the sm90 backend, if TileLang is
-installed, and the reference, both in a captured graph; rows and masks change from call to call.
+at the rate of a large copy, counting what is read and what is written. `--device cuda` times the kernel of the sm90
+backend, if TileLang is installed, and the reference, both in a captured graph; rows and masks change from call to call.
 """
 
 from __future__ import annotations
@@ -62,15 +62,15 @@ def time_on_host(calls: Sequence[Call], repeats: int) -> float:
 
 def time_on_cuda(calls: Sequence[Call], repeats: int) -> float:
     """Milliseconds of a call in a graph of all of them: the median of several replays."""
+    times: list[float] = []
     for call in calls:
         call()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         for call in calls:
             call()
-    times = []
     for _ in range(repeats + 1):
-        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        start, end = torch.Event("cuda", enable_timing=True), torch.Event("cuda", enable_timing=True)
         start.record()
         graph.replay()
         end.record()
@@ -88,15 +88,24 @@ def implementations(device: torch.device) -> dict[str, Apply]:
     return found
 
 
-def measure(num_rows: int, vocabulary: int, device: torch.device, repeats: int) -> list[Row]:
-    """One row per kind of mask; the rows of a call are others than those of the call before, as far as memory goes."""
+def copy_rate(megabytes: int, device: torch.device, repeats: int) -> float:
+    """Bytes per millisecond, read and written, of the fastest of several copies."""
+    source = torch.rand(megabytes << 18, device=device)
+    copy = torch.empty_like(source)
+    clock = time_on_host if device.type == "cpu" else time_on_cuda
+    return 2 * source.nbytes / min(clock([functools.partial(copy.copy_, source)], 1) for _ in range(repeats))
+
+
+def measure(num_rows: int, vocabulary: int, rate: float, device: torch.device, repeats: int) -> list[Row]:
+    """One row per kind of mask; the rows of a call are others than those of the call before, as far as memory goes.
+
+    rate: of the memory, in bytes per millisecond.
+    """
     clock = time_on_host if device.type == "cpu" else time_on_cuda
     rounds = 1 if device.type == "cpu" else max(1, min(8, 4096 // num_rows))
     generator = torch.Generator(device).manual_seed(1)
     logits = torch.randn(num_rows * rounds, vocabulary, generator=generator, device=device)
     rows = torch.arange(num_rows * rounds, device=device).view(rounds, num_rows)
-    copy = torch.empty_like(logits)
-    rate = 2 * logits.nbytes / clock([functools.partial(copy.copy_, logits)], repeats)  # bytes per ms
     results: list[Row] = []
     for allowed, share in ALLOWED.items():
         masks = random_masks(share, num_rows, vocabulary, device)
@@ -120,7 +129,9 @@ def main() -> None:
         capability = "".join(map(str, torch.cuda.get_device_capability()))
         print(f"{torch.cuda.get_device_name()} (SM{capability}), CUDA {torch.version.cuda}")
     sizes, vocabulary, repeats = ((1, 4), 5024, 1) if options.smoke else (NUM_ROWS, VOCABULARY, 7)
-    publish([row for size in sizes for row in measure(size, vocabulary, device, repeats)], options.json)
+    rate = copy_rate(1 if options.smoke else 1000, device, repeats)
+    print(f"a copy moves {rate / 1e6:.1f} GB/s")
+    publish([row for size in sizes for row in measure(size, vocabulary, rate, device, repeats)], options.json)
 
 
 if __name__ == "__main__":

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+import tomllib
+from pathlib import Path
 from types import ModuleType
 
 import kernels_testing.attention_rows  # noqa: F401
@@ -57,8 +59,14 @@ def check(masks: Masks, device: torch.device) -> None:
 def test_without_tilelang_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     library.tilelang.cache_clear()
     monkeypatch.setitem(sys.modules, "tilelang", None)
-    with pytest.raises(BackendUnavailableError, match=r"need TileLang, .* pip install tilelang==0\.1\.15"):
+    with pytest.raises(BackendUnavailableError, match=r"need TileLang, .* pip install 'thalweg-kernels\[nvidia\]'"):
         library.tilelang()
+
+
+def test_the_version_that_kernels_are_for_is_the_one_that_the_extra_installs() -> None:
+    project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
+    (requirement,) = project["optional-dependencies"]["nvidia"]
+    assert requirement.split(";")[0] == f"tilelang=={library.VERSION}"
 
 
 def test_another_version_of_tilelang_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

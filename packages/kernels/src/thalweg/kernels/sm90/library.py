@@ -1,15 +1,17 @@
 """TileLang, which kernels are written in: loaded when the first one is called."""
 
+# TileLang may be absent where types are checked.
+# mypy: disable-error-code="import-not-found, import-untyped"
+
 from __future__ import annotations
 
 import functools
-import importlib
 from typing import Any
 
 from thalweg.interfaces import BackendUnavailableError
 
 VERSION = "0.1.15"
-"""Of TileLang. Its language changes between releases."""
+"""Of TileLang, as the extra `nvidia` of this package has it. Its language changes between releases."""
 
 ARCHITECTURE = "sm_90a"
 
@@ -18,10 +20,10 @@ ARCHITECTURE = "sm_90a"
 def tilelang() -> Any:
     """The module. Raises BackendUnavailableError if it is not installed, or another version than kernels are for."""
     try:
-        module = importlib.import_module("tilelang")
+        import tilelang as module
     except ImportError as error:
         raise BackendUnavailableError(
-            f"kernels of sm90 need TileLang, which cannot be imported ({error}); pip install tilelang=={VERSION}"
+            f"kernels of sm90 need TileLang, which cannot be imported ({error}); pip install 'thalweg-kernels[nvidia]'"
         ) from error
     if module.__version__ != VERSION:
         raise BackendUnavailableError(
