@@ -15,7 +15,9 @@ END, THINK_END, A, B, DASH, ONE = 1, 4, 38, 39, 18, 22
 SIZE = 128
 
 
-def matcher_of(regex: str = "[A-C]{2}-[0-9]*", *trigger: int, bound: int | None = None, **options: int) -> GrammarMatcher:
+def matcher_of(
+    regex: str = "[A-C]{2}-[0-9]*", *trigger: int, bound: int | None = None, **options: int
+) -> GrammarMatcher:
     return GrammarMatcher(compile_grammar(GrammarSpec.regex(regex), golden_info()), trigger, bound, **options)
 
 

@@ -26,7 +26,9 @@ def test_progress_is_the_longest_beginning_of_the_trigger_that_the_text_ends_wit
     for end, token_id in enumerate(tokens, 1):
         assert watched.accept(token_id)
         text = tokens[:end]
-        assert watched.progress == max(n for n in range(len(trigger) + 1) if n <= end and text[end - n :] == trigger[:n])
+        assert watched.progress == max(
+            n for n in range(len(trigger) + 1) if n <= end and text[end - n :] == trigger[:n]
+        )
         if not watched.is_pending:
             assert text[-len(trigger) :] == trigger
             break

@@ -44,7 +44,9 @@ class ReplayMatcher:
     def trigger_progress(self) -> int:
         """The longest beginning of the trigger that the free text ends with."""
         free = self.tokens[: self.num_free]
-        return max(n for n in range(len(self.trigger) + 1) if n <= len(free) and free[len(free) - n :] == self.trigger[:n])
+        return max(
+            n for n in range(len(self.trigger) + 1) if n <= len(free) and free[len(free) - n :] == self.trigger[:n]
+        )
 
     @property
     def is_pending(self) -> bool:

@@ -48,9 +48,7 @@ def published_tokenizer() -> tokenizers.Tokenizer:
 
 @cache
 def published_vocabulary() -> Vocabulary:
-    return Vocabulary.from_tokenizer(
-        published_tokenizer(), vocab_size=PUBLISHED_SIZE, end_token_id=PUBLISHED_END
-    )
+    return Vocabulary.from_tokenizer(published_tokenizer(), vocab_size=PUBLISHED_SIZE, end_token_id=PUBLISHED_END)
 
 
 @cache

@@ -32,14 +32,14 @@ TRIGGERS: list[tuple[tuple[int, ...], int | None]] = [
 """With repeats, with a bound in the trigger, with the end token in it."""
 
 
-def make_twins(rng: random.Random, max_rollback: int) -> tuple[GrammarMatcher, ReplayMatcher]:
+def make_twins(rng: random.Random) -> tuple[GrammarMatcher, ReplayMatcher]:
     vocabulary = golden_vocabulary()
     compiled = compile_grammar(rng.choice(SPECS), golden_info())
     trigger, bound = rng.choice(TRIGGERS)
     twin = ReplayMatcher(
         compiled, trigger, bound, vocab_size=vocabulary.vocab_size, end_token_id=vocabulary.end_token_id
     )
-    return GrammarMatcher(compiled, trigger, bound, max_rollback=max_rollback), twin
+    return GrammarMatcher(compiled, trigger, bound), twin
 
 
 def state_of(matcher: GrammarMatcher | ReplayMatcher) -> tuple[Any, ...]:
@@ -66,10 +66,10 @@ def some_token(rng: random.Random, twin: ReplayMatcher) -> int:
     return rng.choice(choices)
 
 
-def walk_and_go_back(seed: int, num_moves: int = 30, max_rollback: int = 64) -> int:
+def walk_and_go_back(seed: int, num_moves: int = 30) -> int:
     """Move both, compare them after each move; how many times tokens were taken back."""
     rng = random.Random(seed)
-    matcher, twin = make_twins(rng, max_rollback)
+    matcher, twin = make_twins(rng)
     num_back = 0
     for _ in range(num_moves):
         if twin.tokens and rng.random() < 0.3:

@@ -22,7 +22,7 @@ class DraftChain(NamedTuple):
     """A matcher in its grammar, its drafts, and the first of the 1 + len(draft_ids) rows for its masks."""
 
     matcher: GrammarMatcher
-    draft_ids: Sequence[int]
+    draft_ids: NDArray[np.int64]
     first_row: int
 
 
@@ -99,7 +99,7 @@ def _links(num_nodes: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     return children, np.full(num_nodes, -1)
 
 
-def _nodes(draft_ids: Sequence[Sequence[int]]) -> NDArray[np.int64]:
+def _nodes(draft_ids: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
     """[chains, 1 + longest] drafts from column 1 on, -1 behind the last of each; column 0 stands for what is known."""
     nodes = np.full((len(draft_ids), 1 + max(map(len, draft_ids), default=0)), -1, np.int64)
     for row, ids in zip(nodes, draft_ids, strict=True):

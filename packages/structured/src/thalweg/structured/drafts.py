@@ -25,7 +25,7 @@ class BatchFiller:
     """
 
     def __init__(self, num_threads: int = 1) -> None:
-        if not isinstance(num_threads, int) or num_threads < 1:
+        if not isinstance(num_threads, int) or isinstance(num_threads, bool) or num_threads < 1:
             raise ConfigError(f"num_threads is {shown(num_threads)}; it must be an integer, at least 1")
         self._chain_filler = ChainFiller(num_threads)
         self._out_of_service: WeakKeyDictionary[Matcher, str] = WeakKeyDictionary()
@@ -48,7 +48,7 @@ class BatchFiller:
                     if matcher.vocab_size not in checked_sizes:
                         matcher.check_bitmask(bitmask)
                         checked_sizes.add(matcher.vocab_size)
-                    chains[number] = DraftChain(matcher, walk.draft_ids, walk.first_row)
+                    chains[number] = DraftChain(matcher, np.array(walk.draft_ids, np.int64), walk.first_row)
                 else:
                     is_filled[fill_step_by_step(walk, bitmask)] = True
             except Exception as error:
@@ -77,8 +77,9 @@ class BatchFiller:
         """Put the matcher out of service; why."""
         message = self._out_of_service.get(matcher)
         if message is None:
-            message = str(error) if isinstance(error, RequestError) else f"the matcher failed: {error!r}"
-            logger.warning("a matcher is out of service: %s", message, exc_info=error)
+            is_expected = isinstance(error, RequestError)
+            message = str(error) if is_expected else f"the matcher failed: {error!r}"
+            logger.warning("a matcher is out of service: %s", message, exc_info=None if is_expected else error)
             self._out_of_service[matcher] = message
         return message
 
