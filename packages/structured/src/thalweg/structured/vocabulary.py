@@ -66,13 +66,19 @@ class Vocabulary:
         Raises ConfigError for another decoder.
         """
         to_bytes = reader_of(tokenizer.decoder)
-        known = tokenizer.get_vocab(with_added_tokens=True)
-        added = {token_id for token_id in tokenizer.get_added_tokens_decoder() if token_id < vocab_size}
-        tokens = [b""] * min(vocab_size, 1 + max(known.values(), default=-1))
-        for token, token_id in known.items():
-            if token_id < vocab_size:
-                tokens[token_id] = token.encode() if token_id in added else to_bytes(token)
-        return cls(tuple(tokens), vocab_size, end_token_id, frozenset(added))
+        added = {
+            token_id: str(token.content).encode()
+            for token_id, token in tokenizer.get_added_tokens_decoder().items()
+            if token_id < vocab_size
+        }
+        known = {
+            token_id: to_bytes(token)
+            for token, token_id in tokenizer.get_vocab(with_added_tokens=True).items()
+            if token_id < vocab_size and token_id not in added
+        }
+        by_id = known | added
+        tokens = tuple(by_id.get(token_id, b"") for token_id in range(1 + max(by_id, default=-1)))
+        return cls(tokens, vocab_size, end_token_id, frozenset(added))
 
     @cached_property
     def fingerprint(self) -> str:
