@@ -9,6 +9,7 @@ import pytest
 from matcher_testing.masks import allowed, tokens_of
 from matcher_testing.steps import check_steps
 from matcher_testing.vocabularies import golden_info, golden_vocabulary
+from numpy.typing import NDArray
 
 from thalweg.interfaces import ConfigError, DraftWalk, FilledMasks, GrammarSpec
 from thalweg.structured import BatchFiller, GrammarMatcher, Vocabulary, compile_grammar
@@ -217,3 +218,34 @@ def test_a_step_without_walks_has_no_rows() -> None:
 def test_a_number_of_threads_that_is_none_is_refused(num_threads: int) -> None:
     with pytest.raises(ConfigError, match="num_threads is"):
         BatchFiller(num_threads)
+
+
+class TwoFacedMatcher:
+    """Its masks allow a token that it refuses."""
+
+    is_constrained = True
+    is_finished = False
+
+    def __init__(self, refused: int) -> None:
+        self._refused = refused
+
+    def accept(self, token_id: int) -> bool:
+        return token_id != self._refused
+
+    def rollback(self, num_tokens: int) -> None:
+        """It has no state."""
+
+    def fill_bitmask(self, bitmask: NDArray[np.int32], row: int) -> None:
+        bitmask[row] = -1
+
+    def fresh(self) -> TwoFacedMatcher:
+        return TwoFacedMatcher(self._refused)
+
+
+@pytest.mark.parametrize("refused", [A, 31, 32, 0])
+def test_a_draft_that_is_refused_in_spite_of_its_mask_leaves_the_mask(refused: int) -> None:
+    filled, masks = fill(DraftWalk(TwoFacedMatcher(refused), [], [B, refused, C], 0))
+    assert list(masks) == [0, 1]
+    assert not filled.failures
+    assert [token for token in range(SIZE) if token not in masks[1]] == [refused]
+    assert masks[0] == list(range(SIZE))

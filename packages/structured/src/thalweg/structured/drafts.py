@@ -87,7 +87,8 @@ class BatchFiller:
 def fill_step_by_step(walk: DraftWalk, bitmask: NDArray[np.int32]) -> list[int]:
     """Fill the rows of a walk whose committed tokens are accepted, for any matcher; which ones.
 
-    It is what everything faster has to equal.
+    It is what everything faster has to equal. A draft that a matcher refuses is taken out of its mask, should it be
+    there: it must not be accepted, for behind it nothing is masked.
     """
     matcher, row = walk.matcher, walk.first_row
     filled: list[int] = []
@@ -98,7 +99,11 @@ def fill_step_by_step(walk: DraftWalk, bitmask: NDArray[np.int32]) -> list[int]:
             filled.append(row)
         for token_id in walk.draft_ids:
             is_masked = bool(filled) and filled[-1] == row
-            if (is_masked and not is_allowed(bitmask[row], token_id)) or not matcher.accept(token_id):
+            if is_masked and not is_allowed(bitmask[row], token_id):
+                break
+            if not matcher.accept(token_id):
+                if is_masked:
+                    bitmask.view(np.uint32)[row, token_id // 32] &= ~np.uint32(1 << token_id % 32)
                 break
             num_fed += 1
             row += 1
