@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -10,7 +11,7 @@ from unittest.mock import patch
 
 from structured_testing.compiler import LocalCompiler
 from structured_testing.drafter import GrammarDrafter
-from thalweg.engine import EngineConfig, SamplingParams, build_engine
+from thalweg.engine import EngineConfig, LLMEngine, SamplingParams, build_engine
 from thalweg.engine.checkpoint import checkpoint_directory
 from thalweg.engine.tokenizer import Tokenizer
 from thalweg.interfaces import RequestOutput
@@ -71,19 +72,40 @@ def ending_bias() -> Mapping[int, float]:
     return biases
 
 
-def serve(
-    params: Sequence[SamplingParams], *, arithmetic: str, drafter: GrammarDrafter | None = None, **options: Any
-) -> list[RequestOutput]:
-    """Outputs of the prompt with these parameters, biased. options: of the engine."""
+def biased(params: SamplingParams) -> SamplingParams:
+    """The same, with an output that is likely to come to an end."""
+    return replace(params, logit_bias=ending_bias())
+
+
+def engine(
+    *, arithmetic: str, drafter: GrammarDrafter | None = None, has_processes: bool = False, **options: Any
+) -> LLMEngine:
+    """An engine of the checkpoint.
+
+    has_processes: grammars are compiled as engines do, else here and kept for all tests. options: of the engine.
+    """
     settled = {"mode": "plain", "arithmetic": arithmetic, "max_model_len": 256, "max_num_seqs": 96} | options
     config = EngineConfig.build(environ={}, check_lengths=True, **settled)
-    with patch("thalweg.engine.assembly.compiler_maker", lambda *_, **__: compiler):
-        engine = build_engine(config, model=model(arithmetic), drafter=drafter)
+    here = (
+        nullcontext() if has_processes else patch("thalweg.engine.assembly.compiler_maker", lambda *_, **__: compiler)
+    )
+    with here:
+        return build_engine(config, model=model(arithmetic), drafter=drafter)
+
+
+def run(engine: LLMEngine, count: int) -> dict[str, RequestOutput]:
+    """Step until so many requests have ended."""
     finals: dict[str, RequestOutput] = {}
-    with engine:
-        for number, param in enumerate(params):
-            engine.add_request(str(number), PROMPT, replace(param, logit_bias=ending_bias()))
-        while engine.has_unfinished():
-            finals |= {output.request_id: output for output in engine.step() if output.finished}
+    while len(finals) < count:
+        finals |= {output.request_id: output for output in engine.step() if output.finished}
         assert engine.failure is None, engine.failure
+    return finals
+
+
+def serve(params: Sequence[SamplingParams], **options: Any) -> list[RequestOutput]:
+    """Outputs of the prompt with these parameters, biased. options: of `engine`."""
+    with engine(**options) as served:
+        for number, param in enumerate(params):
+            served.add_request(str(number), PROMPT, biased(param))
+        finals = run(served, len(params))
     return [finals[str(number)] for number in range(len(params))]
