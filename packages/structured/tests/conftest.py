@@ -16,8 +16,7 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture(scope="session")
-def service() -> Iterator[CompileService]:
-    """With time enough for everything that ends."""
+def patient() -> Iterator[CompileService]:
     from service_testing.services import make_service
 
     with make_service(timeout_s=60) as service:
@@ -25,10 +24,27 @@ def service() -> Iterator[CompileService]:
 
 
 @pytest.fixture(scope="session")
-def strict_service() -> Iterator[CompileService]:
-    """Short of time, memory and patience; every grammar is sent by the worker that compiled it."""
+def impatient() -> Iterator[CompileService]:
     from service_testing.services import make_service, start
 
     with make_service(timeout_s=1.0, ship_after_s=0, memory_bytes=256 << 20, max_pending_per_user=4) as service:
         start(service)
         yield service
+
+
+@pytest.fixture
+def service(patient: CompileService) -> Iterator[CompileService]:
+    """With time enough for everything that ends; nothing runs in it at first."""
+    from service_testing.services import calm
+
+    yield patient
+    calm(patient)
+
+
+@pytest.fixture
+def strict_service(impatient: CompileService) -> Iterator[CompileService]:
+    """Short of time, memory and patience, and every grammar is sent by the worker that compiled it."""
+    from service_testing.services import calm
+
+    yield impatient
+    calm(impatient)

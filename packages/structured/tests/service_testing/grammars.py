@@ -21,4 +21,4 @@ def tangle(size: int, name: str = "n") -> GrammarSpec:
 
 def pathological(name: str = "n") -> GrammarSpec:
     """Takes far longer than any deadline in these tests."""
-    return tangle(80, name)
+    return tangle(60, name)

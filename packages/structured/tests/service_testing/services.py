@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from itertools import count
 from typing import Any
 
 from service_testing.grammars import quick
-from service_testing.system import children_of, wait_until
+from service_testing.system import children_of, is_alive, wait_until
 from service_testing.vocabularies import small_vocabulary
 
 from thalweg.structured import CompileService
 from thalweg.structured.fleet import Fleet
+
+_NUMBERS = count(10_000)
 
 
 def make_service(**limits: Any) -> CompileService:
@@ -18,8 +21,14 @@ def make_service(**limits: Any) -> CompileService:
 
 
 def start(service: CompileService) -> None:
-    """Compile until the processes are there, which may take longer than the deadline of one grammar."""
-    wait_until(lambda: service.compile(quick()).exception() is None, 60)
+    """Compile new grammars until the processes are there, which may take longer than the deadline of one."""
+    wait_until(lambda: service.compile(quick(next(_NUMBERS))).exception() is None, 60)
+
+
+def calm(service: CompileService) -> None:
+    """Cancel everything, also what a failed test has left, and wait for workers without a job."""
+    service.cancel(list(service._book._waiters))
+    wait_until(lambda: service._running.dispatcher is None or not fleet_of(service).running)
 
 
 def fleet_of(service: CompileService) -> Fleet:
@@ -32,4 +41,4 @@ def fleet_of(service: CompileService) -> Fleet:
 def workers_of(service: CompileService) -> list[int]:
     """Process ids of its workers."""
     zygote = fleet_of(service).zygote_pid
-    return [] if zygote is None else children_of(zygote)
+    return [] if zygote is None else list(filter(is_alive, children_of(zygote)))

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 
-def wait_until(condition: Callable[[], object], timeout_s: float = 10.0) -> None:
+def wait_until(condition: Callable[[], object], timeout_s: float = 30.0) -> None:
     """Return when the condition holds; fail if it does not in time."""
     end = time.monotonic() + timeout_s
     while not condition():

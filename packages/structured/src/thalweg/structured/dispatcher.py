@@ -29,7 +29,6 @@ logger = logging.getLogger(__name__)
 QUICK_S = 0.5
 """A job that takes no longer is never stopped for others."""
 _MOST_STARTS = 2
-"""Of one job by a zygote that is gone: a job that was there twice may be the reason."""
 
 
 class Dispatcher:
@@ -211,22 +210,26 @@ class Dispatcher:
             self.deliver(self._book.fail(job, error, is_timeout=message.head["is_out_of_memory"]))
 
     def _lose(self, event: Lost) -> None:
-        text = f"the process that compiled the grammar is gone: {event.reason}"
         if event.is_cpu_limit:
             text = f"timeout: the grammar takes more than {self._limits.timeout_s:g} processor seconds to compile"
-        self.deliver(self._book.fail(event.job, text, is_timeout=event.is_cpu_limit))
+            self.deliver(self._book.fail(event.job, text, is_timeout=True))
+        else:
+            self._try_again(event.job, f"the process that compiled the grammar is gone: {event.reason}")
 
     def _collapse(self, event: Collapsed) -> None:
-        """What was running runs once more in workers of the next zygote, unless it may be the reason."""
         if event.was_ready:
             logger.warning("the compile process is gone, and is started again when it is needed: %s", event.reason)
         else:
             self.deliver(self._book.fail_queued(f"the compile process cannot be started: {event.reason}"))
         for job in event.jobs:
-            if job.num_starts < _MOST_STARTS:
-                self._book.requeue(job)
-            else:
-                self.deliver(self._book.fail(job, f"the compile process is gone: {event.reason}"))
+            self._try_again(job, f"the compile process is gone: {event.reason}")
+
+    def _try_again(self, job: Job, error: str) -> None:
+        """A job whose process is gone runs once more; the second time it may be the reason."""
+        if job.num_starts < _MOST_STARTS:
+            self._book.requeue(job)
+        else:
+            self.deliver(self._book.fail(job, error))
 
     def _build(self, job: Job, message: Message) -> None:
         """In a thread of `builders`: the grammar in this process, and a matcher for everybody who waits for it."""

@@ -139,9 +139,9 @@ class Fleet:
         if self._zygote is None:
             return
         if not self._zygote.is_ready and now >= self._zygote.started_at + START_TIMEOUT_S:
-            self._collapse(f"it was not ready after {START_TIMEOUT_S:g} s")
+            self._collapse(f"it was not ready after {START_TIMEOUT_S:g} s", patience_s=0)
         elif any(now >= worker.killed_at + KILL_TIMEOUT_S for worker in self._ending.values()):
-            self._collapse(f"it did not end a worker within {KILL_TIMEOUT_S:g} s")
+            self._collapse(f"it did not end a worker within {KILL_TIMEOUT_S:g} s", patience_s=0)
 
     def handle(self, source: Zygote | Worker, mask: int) -> None:
         """React to a socket that is ready; source: as registered."""
@@ -221,7 +221,7 @@ class Fleet:
         else:
             self.refill(worker.killed_at)
 
-    def _collapse(self, reason: str) -> None:
+    def _collapse(self, reason: str, patience_s: float = 1.0) -> None:
         """End the zygote and all workers."""
         zygote, self._zygote = self._zygote, None
         if zygote is None:
@@ -230,7 +230,7 @@ class Fleet:
         for worker in self._workers:
             self._selector.unregister(worker.channel)
             worker.channel.close()
-        status = zygote.end()
+        status = zygote.end(patience_s)
         workers = [*self._workers, *self._ending.values()]
         self.num_replaced += len(self._workers) if zygote.is_ready else 0
         self._workers.clear()
@@ -240,7 +240,7 @@ class Fleet:
 
     def close(self) -> None:
         """End everything, and wait until it has ended."""
-        self._collapse("closed")
+        self._collapse("closed", patience_s=5.0)
 
 
 def describe(status: int | None) -> str:

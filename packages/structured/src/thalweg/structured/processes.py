@@ -27,7 +27,6 @@ sys.path[:] = sys.argv[2:]
 from thalweg.structured.zygote import main
 main(sys.argv[1])
 """
-_END_TIMEOUT_S = 1.0
 _ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 """Libraries that start threads when they are loaded would make forks unsafe."""
 
@@ -103,16 +102,17 @@ class Zygote:
         while (message := self.channel.read()) is not None:
             yield message
 
-    def end(self) -> int:
+    def end(self, patience_s: float = 5.0) -> int:
         """End the process and the workers; returns its exit status.
 
-        A zygote that notices kills and reaps its workers. One that hangs is killed, and the kernel kills the workers.
+        A zygote that notices within `patience_s` kills and reaps its workers. Another one is killed, and the kernel
+        kills the workers.
         """
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self.channel.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
-            return self._process.wait(_END_TIMEOUT_S)
+            return self._process.wait(patience_s)
         self._process.kill()
         return self._process.wait()
 

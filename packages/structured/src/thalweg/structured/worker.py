@@ -35,7 +35,7 @@ def serve(sock: socket.socket, toolkit: Toolkit, settings: Mapping[str, Any]) ->
     send(sock, Message({"event": "hello"}))
     while (message := receive(sock)) is not None:
         _limit_cpu(float(message.head["cpu_s"]))
-        head, body = _compile(GrammarSpec(**message.head["spec"]), toolkit, float(settings["ship_after_s"]))
+        head, body = _compile(GrammarSpec(**message.head["spec"]), toolkit, settings)
         retires = head.get("is_out_of_memory", False) or _address_space_bytes() - fresh_bytes > memory_bytes // 4
         send(sock, Message({**head, "event": "result", "retires": retires}, body))
         del message, body
@@ -43,24 +43,20 @@ def serve(sock: socket.socket, toolkit: Toolkit, settings: Mapping[str, Any]) ->
             return
 
 
-def _compile(spec: GrammarSpec, toolkit: Toolkit, ship_after_s: float) -> tuple[dict[str, Any], bytes]:
+def _compile(spec: GrammarSpec, toolkit: Toolkit, settings: Mapping[str, Any]) -> tuple[dict[str, Any], bytes]:
     """The result of one job: what it took, and the grammar itself if it took long; or why there is none."""
     began = time.process_time()
     try:
         compiled = toolkit.compile(spec)
         seconds = time.process_time() - began
-        body = shipping.pack(compiled, toolkit.vocabulary) if seconds >= ship_after_s else b""
-    except RequestError as error:
-        return _refusal(str(error)), b""
-    except MemoryError:
-        return _refusal("out of memory"), b""
+        body = shipping.pack(compiled, toolkit.vocabulary) if seconds >= settings["ship_after_s"] else b""
     except Exception as error:
-        return _refusal(f"unknown error: {type(error).__name__}: {error}"), b""
+        text = str(error) if isinstance(error, RequestError) else f"unknown error: {type(error).__name__}: {error}"
+        if isinstance(error, MemoryError) or "bad_alloc" in text or text.startswith("out of memory"):
+            text = f"out of memory: the grammar needs more than the memory_bytes {settings['memory_bytes']} of a worker"
+            return {"error": text, "is_out_of_memory": True}, b""
+        return {"error": text, "is_out_of_memory": False}, b""
     return {"origin": toolkit.origin, "seconds": seconds}, body
-
-
-def _refusal(text: str) -> dict[str, Any]:
-    return {"error": text, "is_out_of_memory": "out of memory" in text or "bad_alloc" in text}
 
 
 def _step_back() -> None:
