@@ -32,9 +32,13 @@ _WHERE = re.compile(r"^\[[\d:]+\] \S+:\d+: (Check failed: \(.*?\)( is false)?: )
 _LONGEST = 500
 
 
+_VERSION = metadata.version("xgrammar")
+"""Read now: another one may be installed while this process runs."""
+
+
 def library_version() -> str:
-    """Of the installed xgrammar."""
-    return metadata.version("xgrammar")
+    """Of the xgrammar that is loaded."""
+    return _VERSION
 
 
 def make_tokenizer_info(tokens: Sequence[bytes], vocab_size: int, end_token_id: int) -> TokenizerInfo:
