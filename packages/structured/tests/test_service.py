@@ -62,6 +62,7 @@ def test_a_kept_grammar_is_served_by_a_future_that_is_done(service: CompileServi
         GrammarSpec.json({"type": "array"}, max_whitespace=None),
         GrammarSpec.ebnf('root ::= "x" root | "y"'),
         GrammarSpec.choice(["yes", "no", 'a "quoted" one']),
+        GrammarSpec.structural_tag({"type": "structural_tag", "format": {"type": "const_string", "value": "<go>"}}),
     ],
     ids=lambda spec: spec.kind,
 )

@@ -7,9 +7,10 @@ NUM_TOKENS = 1256
 
 
 def small_vocabulary(prefix: str = "w") -> Vocabulary:
-    """An end token, every byte, and words."""
+    """An end token, every byte, words, and the added token <go>."""
     words = [f"{prefix}{number}".encode() for number in range(NUM_TOKENS - 256)]
-    return Vocabulary((b"", *(bytes([byte]) for byte in range(256)), *words)[:NUM_TOKENS], 1280, END)
+    tokens = (b"", *(bytes([byte]) for byte in range(256)), *words)[: NUM_TOKENS - 1]
+    return Vocabulary((*tokens, b"<go>"), 1280, END, frozenset({NUM_TOKENS - 1}))
 
 
 def token_of(character: str) -> int:

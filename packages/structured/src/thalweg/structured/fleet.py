@@ -189,7 +189,7 @@ class Fleet:
         if message is None:
             return
         if message.head["event"] == "hello":
-            worker.is_ready, self.last_problem = True, ""
+            worker.pid, self.last_problem = message.head["pid"], ""
             return
         job, worker.job = worker.job, None
         if message.head["retires"]:

@@ -37,11 +37,16 @@ class Worker:
     def __init__(self, number: int, channel: Channel) -> None:
         self.number = number
         self.channel = channel
-        self.is_ready = False
-        """It has said that it runs."""
+        self.pid: int | None = None
+        """Of the process, which says it when it runs."""
         self.job: Job | None = None
         self.killed_at = 0.0
         """When its end was asked for or noticed; it is gone when the zygote says so."""
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it can be given a job."""
+        return self.pid is not None
 
 
 class Zygote:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 from collections.abc import Mapping
 from typing import Any
 
-from thalweg.interfaces import ConfigError, shown
+from thalweg.interfaces import ConfigError, GrammarSpec, shown
+from thalweg.structured.jobs import key_of
 from thalweg.structured.library import (
     CompiledGrammar,
     TokenizerInfo,
@@ -31,25 +33,25 @@ def origin(vocabulary: Vocabulary) -> dict[str, str]:
 
 def check_origin(found: Mapping[str, Any], vocabulary: Vocabulary) -> None:
     """Raise ConfigError naming what differs between the origin of a grammar and this process."""
-    for name, expected in origin(vocabulary).items():
-        if found.get(name) != expected:
-            raise ConfigError(
-                f"the compiled grammar was made with {name} {shown(found.get(name))}; here it is {shown(expected)}"
-            )
+    _check_same(found, origin(vocabulary))
 
 
-def pack(compiled: CompiledGrammar, vocabulary: Vocabulary) -> bytes:
-    """A grammar, compiled for this vocabulary, as bytes: a line that says where it belongs, and the grammar."""
+def pack(compiled: CompiledGrammar, spec: GrammarSpec, vocabulary: Vocabulary) -> bytes:
+    """A grammar as bytes: a line that says where it belongs, and the grammar.
+
+    spec, vocabulary: what it was compiled from; trigger and bound do not matter.
+    """
     body = compiled.serialize_json().encode()
-    head = {**origin(vocabulary), "sha256": hashlib.sha256(body).hexdigest()}
+    head = {**origin(vocabulary), "specification": _digest_of(spec), "sha256": hashlib.sha256(body).hexdigest()}
     return _MAGIC + json.dumps(head).encode() + b"\n" + body
 
 
-def unpack(data: bytes, vocabulary: Vocabulary, info: TokenizerInfo) -> CompiledGrammar:
+def unpack(data: bytes, spec: GrammarSpec, vocabulary: Vocabulary, info: TokenizerInfo) -> CompiledGrammar:
     """The grammar that `pack` wrote, with masks equal to those of the original.
 
-    info: the tokenizer info that it was compiled with, made from this vocabulary.
-    Raises ConfigError if the bytes are damaged, or come from another version of the library or another vocabulary.
+    info: the tokenizer info that a grammar of this specification is compiled with, made from the vocabulary.
+    Raises ConfigError if the bytes are damaged, or come from another version of the library, another vocabulary or
+    another specification.
     """
     line, separator, body = data.partition(b"\n")
     if not line.startswith(_MAGIC) or not separator:
@@ -59,9 +61,21 @@ def unpack(data: bytes, vocabulary: Vocabulary, info: TokenizerInfo) -> Compiled
     except ValueError:
         raise ConfigError("the compiled grammar is damaged: its first line cannot be read") from None
     check_origin(head, vocabulary)
+    _check_same(head, {"specification": _digest_of(spec)})
     if hashlib.sha256(body).hexdigest() != head.get("sha256"):
         raise ConfigError("the compiled grammar is damaged: its bytes do not have the checksum of its first line")
     try:
         return CompiledGrammar.deserialize_json(body.decode(), info)
     except RuntimeError as error:
         raise ConfigError(f"the compiled grammar does not fit: {plain_message(error)}") from error
+
+
+def _check_same(found: Mapping[str, Any], expected: Mapping[str, str]) -> None:
+    for name, value in expected.items():
+        if found.get(name) != value:
+            made_with = shown(found.get(name))
+            raise ConfigError(f"the compiled grammar was made with {name} {made_with}; here it is {shown(value)}")
+
+
+def _digest_of(spec: GrammarSpec) -> str:
+    return hashlib.sha256(json.dumps(dataclasses.asdict(key_of(spec))).encode()).hexdigest()

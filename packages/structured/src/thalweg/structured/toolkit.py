@@ -16,18 +16,23 @@ class Toolkit:
     """Compiles for one vocabulary, in whichever process; for several threads at a time."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
-        self.vocabulary = vocabulary
+        self._vocabulary = vocabulary
         self._infos = TokenizerInfos(vocabulary)
 
     @cached_property
     def origin(self) -> dict[str, str]:
         """What must be equal where a grammar of this toolkit is used."""
-        return shipping.origin(self.vocabulary)
+        return shipping.origin(self._vocabulary)
 
     def compile(self, spec: GrammarSpec) -> CompiledGrammar:
         """Compile in this thread. Raises RequestError for a grammar that cannot be served."""
         return compile_grammar(*self._infos.prepare(spec))
 
+    def pack(self, compiled: CompiledGrammar, spec: GrammarSpec) -> bytes:
+        """What `compile` made of this specification, for another process."""
+        return shipping.pack(compiled, spec, self._vocabulary)
+
     def unpack(self, data: bytes, spec: GrammarSpec) -> CompiledGrammar:
-        """The grammar that a worker compiled and shipped. Raises ConfigError if it does not fit."""
-        return shipping.unpack(data, self.vocabulary, self._infos.prepare(spec)[1])
+        """What `pack` wrote for this specification. Raises ConfigError if it does not fit."""
+        _, info = self._infos.prepare(spec)
+        return shipping.unpack(data, spec, self._vocabulary, info)

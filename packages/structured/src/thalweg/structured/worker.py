@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from thalweg.interfaces import GrammarSpec, RequestError
-from thalweg.structured import shipping
 from thalweg.structured.toolkit import Toolkit
 from thalweg.structured.wire import Message, receive, send
 
@@ -32,7 +31,7 @@ def serve(sock: socket.socket, toolkit: Toolkit, settings: Mapping[str, Any]) ->
     _limit(resource.RLIMIT_STACK, STACK_BYTES)
     if fresh_bytes:
         _limit(resource.RLIMIT_AS, fresh_bytes + memory_bytes)
-    send(sock, Message({"event": "hello"}))
+    send(sock, Message({"event": "hello", "pid": os.getpid()}))
     while (message := receive(sock)) is not None:
         _limit_cpu(float(message.head["cpu_s"]))
         head, body = _compile(GrammarSpec(**message.head["spec"]), toolkit, settings)
@@ -49,7 +48,7 @@ def _compile(spec: GrammarSpec, toolkit: Toolkit, settings: Mapping[str, Any]) -
     try:
         compiled = toolkit.compile(spec)
         seconds = time.process_time() - began
-        body = shipping.pack(compiled, toolkit.vocabulary) if seconds >= settings["ship_after_s"] else b""
+        body = toolkit.pack(compiled, spec) if seconds >= settings["ship_after_s"] else b""
     except Exception as error:
         text = str(error) if isinstance(error, RequestError) else f"unknown error: {type(error).__name__}: {error}"
         if isinstance(error, MemoryError) or "bad_alloc" in text or text.startswith("out of memory"):
