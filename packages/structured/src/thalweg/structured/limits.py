@@ -20,5 +20,7 @@ MAX_MULTIPLE_OF = 1024
 """Largest `multipleOf` that is enforced."""
 MAX_MULTIPLES_RANGE = 9999
 """Largest maximum - minimum with which `multipleOf` is enforced."""
+MAX_DECIMALS = 6
+"""That numbers with bounds have."""
 MAX_WARNINGS = 20
 """Of one specification; the rest is counted."""

@@ -23,6 +23,8 @@ def check(node: Node, name: str, nodes: Nodes) -> list[Any]:
     if not isinstance(prefix, list):
         findings.refuse(path / "prefixItems", f"is {shown(prefix)}; it must be a list of schemas")
     for index, item in enumerate(prefix):
+        if item is True:
+            findings.refuse(path / "prefixItems" / index, "is true, which is not supported here; write {}")
         nodes.add(node.child(item, "prefixItems", index))
     rest = _rest(node, nodes)
     if most is not None and most < len(prefix):

@@ -33,9 +33,9 @@ def check(node: Node, name: str, nodes: Nodes) -> list[Any]:
         nodes.add(node.child(patterns[key], "patternProperties", key))
     rest = _rest(node, nodes)
     _check_overlaps(node, list(properties), list(patterns), rest, nodes)
-    _check_names(node, nodes)
+    _check_names(node, rest, nodes)
     required = _required(node, properties, nodes)
-    _check_number(node, len(properties), is_free=bool(patterns) or rest is not False, nodes=nodes)
+    _check_number(node, len(properties), len(required), is_free=bool(patterns) or rest is not False, nodes=nodes)
     return [properties[key] for key in required]
 
 
@@ -110,7 +110,7 @@ def _check_starts(known: list[tuple[str, str]], node: Node, nodes: Nodes) -> Non
             current = text, pattern
 
 
-def _check_names(node: Node, nodes: Nodes) -> None:
+def _check_names(node: Node, rest: Any, nodes: Nodes) -> None:
     """propertyNames: a schema of strings, which holds for the names that nothing else declares."""
     if "propertyNames" not in node.schema:
         return
@@ -118,6 +118,8 @@ def _check_names(node: Node, nodes: Nodes) -> None:
     for word in ("properties", "patternProperties"):
         if word in node.schema:
             findings.refuse(path, f"would be ignored beside {word}; leave it out")
+    if rest is False and {"additionalProperties", "unevaluatedProperties"} & node.schema.keys():
+        findings.refuse(path, "would let properties through that additionalProperties excludes; leave one of them out")
     if not isinstance(schema, dict):
         findings.refuse(path, f"is {shown(schema)}; it must be an object")
     for word in schema:
@@ -131,8 +133,8 @@ def _check_names(node: Node, nodes: Nodes) -> None:
         check_string(schema, path, findings)
 
 
-def _check_number(node: Node, num_declared: int, *, is_free: bool, nodes: Nodes) -> None:
-    least, _ = check_counts(node.schema, "minProperties", "maxProperties", node.path, nodes.findings)
+def _check_number(node: Node, num_declared: int, num_required: int, *, is_free: bool, nodes: Nodes) -> None:
+    least, most = check_counts(node.schema, "minProperties", "maxProperties", node.path, nodes.findings)
     place = node.path / "minProperties"
     if is_free and least > 1:
         nodes.findings.refuse(
@@ -143,6 +145,8 @@ def _check_number(node: Node, num_declared: int, *, is_free: bool, nodes: Nodes)
             place,
             f"is {least} and {num_declared} properties are declared; declare more, or additionalProperties",
         )
+    if most is not None and most < num_required:
+        nodes.findings.refuse(node.path / "maxProperties", f"is {most} and {num_required} properties are required")
     if least * num_declared > MAX_REPETITION:
         nodes.findings.refuse(
             place, f"is {least} of {num_declared} properties; the product may be at most {MAX_REPETITION}"

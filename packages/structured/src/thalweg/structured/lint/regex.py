@@ -8,13 +8,15 @@ from dataclasses import dataclass
 from thalweg.structured.limits import MAX_DEPTH, MAX_PIECES, MAX_REPETITION
 from thalweg.structured.lint.findings import Findings
 from thalweg.structured.lint.paths import Path
-from thalweg.structured.lint.regex_tokens import Token, character_of, class_items, tokens
+from thalweg.structured.lint.regex_tokens import Token, character_of, class_items, is_wide, tokens
 
 _ESCAPES = "dDwWsSnrtfvae0"
 _UNSUPPORTED = {"b": "a word boundary", "B": "a word boundary", "p": "a Unicode class", "P": "a Unicode class"}
 _AROUND = ("(?=", "(?!", "(?<=", "(?<!")
 _JSON_ESCAPED = '"\\'
 _ESCAPED_BY_JSON = re.compile(r'[\x00-\x1f"\\]')
+_ODD = {True: re.compile(r"[^ -\\^-~]"), False: re.compile("[^ -~]")}
+"""Whether the piece is literal -> characters in it that have a safer spelling."""
 _NAMED_GROUP = re.compile(r"\(\?<\w+>")
 
 
@@ -204,5 +206,17 @@ def check_regex(pattern: str, path: Path, findings: Findings) -> None:
 def check_pattern(pattern: str, path: Path, findings: Findings) -> None:
     """Of a schema: text inside a JSON string matches it. JSON Schema searches, here it is the whole string."""
     _Walk(pattern, path, findings, in_json=True).run()
+    _check_spelling(pattern, path, findings)
     if not (pattern.startswith("^") and pattern.endswith("$")):
         findings.warn(path, "is not anchored with ^ and $; the whole string will match it, not a part of it")
+
+
+def _check_spelling(pattern: str, path: Path, findings: Findings) -> None:
+    """Characters that the library takes literally only in a way in which '.' and the like break out of the string."""
+    odd = next(
+        (found for token in tokens(pattern) if (found := _ODD[token.kind == "literal"].search(token.text))), None
+    )
+    wide = None if odd is None else next((token.text for token in tokens(pattern) if is_wide(token)), None)
+    if odd is not None and wide is not None:
+        spelled = "\\]" if odd.group() == "]" else f"\\u{{{ord(odd.group()):x}}}"
+        findings.refuse(path, f"has {odd.group()!r} beside {wide!r}, which could end the string then; write {spelled}")
