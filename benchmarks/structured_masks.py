@@ -26,7 +26,7 @@ from thalweg.structured import BatchFiller, GrammarMatcher, Vocabulary, compile_
 from thalweg.structured.bitmask import num_words
 from thalweg.structured.drafts import fill_step_by_step
 
-NUM_WALKS, DRAFTS, REPEATS = 256, 5, 30
+NUM_WALKS, DRAFTS, REPEATS = 256, 5, 100
 END = 1
 
 _OBJECT = {"type": "object", "properties": {"name": {"type": "string"}, "age": {"type": "integer"}}}
