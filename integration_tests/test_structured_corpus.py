@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 
 from structured_testing.cases import CORPUS
 from structured_testing.corpus_runs import WAYS, check_tables, check_tiny
+from thalweg.structured.lint import check
+
+
+def test_it_has_sixty_schemas_twenty_expressions_and_ten_grammars_and_no_constraint_is_refused() -> None:
+    assert Counter(case.spec.kind for case in CORPUS) == {"json": 60, "regex": 20, "ebnf": 10}
+    warned = {case.name for case in CORPUS if check(case.spec)}
+    assert {"json string: unknown format", "json string: pattern with choices"} <= warned
 
 
 @pytest.mark.parametrize("way", WAYS)

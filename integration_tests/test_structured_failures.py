@@ -8,7 +8,7 @@ from typing import get_args
 import pytest
 
 from structured_testing import tabled, tiny
-from structured_testing.cases import json_case
+from structured_testing.cases import endless, json_case
 from structured_testing.compiler import LocalCompiler
 from structured_testing.failing import FailingMatcher, Fault
 from structured_testing.letters import ids, vocabulary
@@ -50,14 +50,12 @@ def test_a_matcher_that_breaks_ends_its_own_request_in_the_middle(is_async: bool
         assert good == expected.token_ids[: len(good)]
 
 
-SLOW = GrammarSpec.regex("(.{0,300}x){30}")
-"""Takes minutes."""
 PERSON = json_case("person", {"type": "object", "properties": {"age": {"type": "integer"}}, "required": ["age"]})
 
 
 def test_neighbours_of_a_grammar_that_compiles_for_ever_and_of_one_that_is_wrong_are_served() -> None:
     """By the processes of a real engine."""
-    specs = (None, PERSON.spec, SLOW, GrammarSpec.ebnf("root ::= missing"), PERSON.spec)
+    specs = (None, PERSON.spec, endless(), GrammarSpec.ebnf("root ::= missing"), PERSON.spec)
     params = [SamplingParams(temperature=0, max_tokens=30, structured=spec) for spec in specs]
     expected = [output.outputs[0] for output in tiny.serve(params[:2], arithmetic="float32", max_num_seqs=2)]
     judge(PERSON, expected[1], tiny.compiler().matcher(PERSON.spec), tiny.compiler().vocabulary.end_token_id)

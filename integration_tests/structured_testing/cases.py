@@ -64,3 +64,10 @@ CORPUS = (
     *(regex_case(f"regex {name}", pattern) for name, (pattern, _) in REGEXES.items()),
     *(ebnf_case(f"ebnf {name}", grammar.source) for name, grammar in GRAMMARS.items()),
 )
+
+
+def endless(size: int = 60) -> GrammarSpec:
+    """Objects that all refer to each other: nothing is wrong with them, but compiling takes longer than anyone waits."""
+    properties = {f"p{place}": {"$ref": f"#/$defs/d{place}"} for place in range(size)}
+    objects = {f"d{place}": {"type": "object", "properties": properties} for place in range(size)}
+    return GrammarSpec.json({"$defs": objects, "$ref": "#/$defs/d0"})

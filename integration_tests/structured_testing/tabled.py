@@ -47,9 +47,10 @@ def num_held(run: Watched) -> int:
 
 
 def drafter_of(requests: Sequence[Request], outputs: Sequence[RequestOutput], **options: Any) -> GrammarDrafter:
-    """Knows these outputs, one per request, of sequences in the order of the requests."""
+    """Knows these outputs, one per request, if all come at once: requests without a grammar have sequences first."""
+    both = sorted(zip(requests, outputs, strict=True), key=lambda pair: pair[0][1].structured is not None)
     texts = {}
-    for number, ((prompt, params), output) in enumerate(zip(requests, outputs, strict=True)):
+    for number, ((prompt, params), output) in enumerate(both):
         matcher = None if params.structured is None else shared_compiler().matcher(params.structured)
         texts[number] = Known(len(prompt), output.outputs[0].token_ids, matcher)
     return GrammarDrafter(DRAFTS, VOCAB, texts, **options)
