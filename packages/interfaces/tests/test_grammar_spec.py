@@ -24,7 +24,7 @@ def deep(depth: int) -> dict[str, Any]:
 @pytest.mark.parametrize("kind", GRAMMAR_KINDS)
 def test_kind_and_source_are_enough(kind: str) -> None:
     spec = GrammarSpec(kind, SOURCES[kind])
-    assert (spec.strict, spec.any_whitespace, spec.max_whitespace) == (True, True, 32)
+    assert (spec.strict, spec.any_whitespace, spec.max_whitespace) == (True, True, None)
     assert (spec.trigger_token_ids, spec.bound_token_id) == ((), None)
 
 
@@ -48,7 +48,6 @@ BAD_FIELDS: list[tuple[dict[str, Any], str]] = [
     ),
     ({"bound_token_id": 0}, "^bound_token_id is 0 and trigger_token_ids is empty"),
     ({"any_whitespace": False, "max_whitespace": 3}, "^max_whitespace is 3 and any_whitespace is False"),
-    ({"any_whitespace": False, "max_whitespace": None}, "^max_whitespace is None and any_whitespace is False"),
 ]
 
 
@@ -59,7 +58,7 @@ def test_a_bad_field_is_a_config_error_that_names_it(values: dict[str, Any], mes
 
 
 @pytest.mark.parametrize("kind", sorted({*GRAMMAR_KINDS} - {"json"}))
-@pytest.mark.parametrize("option", [{"strict": False}, {"any_whitespace": False}, {"max_whitespace": None}])
+@pytest.mark.parametrize("option", [{"strict": False}, {"any_whitespace": False}, {"max_whitespace": 4}])
 def test_an_option_of_json_is_refused_for_other_kinds(kind: str, option: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=f"^{next(iter(option))} is .* and kind is '{kind}'; only json has it"):
         GrammarSpec(kind, SOURCES[kind], **option)

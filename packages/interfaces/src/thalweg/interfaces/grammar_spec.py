@@ -12,7 +12,6 @@ from thalweg.interfaces.errors import ConfigError
 from thalweg.interfaces.grammar_spellings import to_spec_fields
 
 GRAMMAR_KINDS = ("json", "regex", "ebnf", "choice", "structural_tag")
-DEFAULT_MAX_WHITESPACE = 32
 _OPTIONS_OF_JSON = ("strict", "any_whitespace", "max_whitespace")
 
 
@@ -33,7 +32,7 @@ class GrammarSpec:
     """Kind json: objects and arrays that declare some of their members have no others."""
     any_whitespace: bool = True
     """Kind json: white space between tokens is the model's choice; else there is one space after ',' and ':'."""
-    max_whitespace: int | None = DEFAULT_MAX_WHITESPACE
+    max_whitespace: int | None = None
     """Kind json with any_whitespace: at most so many characters of it in one place; None = any number."""
     trigger_token_ids: tuple[int, ...] = ()
     """The grammar starts after this token sequence has appeared, such as the end of thinking. Empty: at once."""
@@ -57,7 +56,7 @@ class GrammarSpec:
         *,
         strict: bool = True,
         any_whitespace: bool = True,
-        max_whitespace: int | None = DEFAULT_MAX_WHITESPACE,
+        max_whitespace: int | None = None,
         trigger_token_ids: Sequence[int] = (),
         bound_token_id: int | None = None,
     ) -> GrammarSpec:
@@ -129,7 +128,7 @@ class GrammarSpec:
                 value = getattr(self, field.name)
                 if field.name in _OPTIONS_OF_JSON and value != field.default:
                     raise ConfigError(f"{field.name} is {shown(value)} and kind is {self.kind!r}; only json has it")
-        if not self.any_whitespace and self.max_whitespace != DEFAULT_MAX_WHITESPACE:
+        if not self.any_whitespace and self.max_whitespace is not None:
             raise ConfigError(
                 f"max_whitespace is {shown(self.max_whitespace)} and any_whitespace is False; there is nothing to limit"
             )
