@@ -8,7 +8,7 @@ from matcher_testing.masks import allowed
 from matcher_testing.vocabularies import golden_info, golden_vocabulary
 from matcher_testing.walks import walk_and_go_back
 
-from thalweg.interfaces import GrammarSpec
+from thalweg.interfaces import GrammarSpec, RequestError
 from thalweg.structured import GrammarMatcher, compile_grammar
 
 END, THINK_END, A, B, DASH, ONE = 1, 4, 38, 39, 18, 22
@@ -126,6 +126,20 @@ def test_a_negative_number_of_tokens_is_refused(trigger: tuple[int, ...]) -> Non
     matcher = matcher_of("A", *trigger)
     with pytest.raises(ValueError, match="rollback of -1 tokens"):
         matcher.rollback(-1)
+
+
+@pytest.mark.parametrize(
+    ("trigger", "bound", "message"),
+    [
+        ((), 3, "bound_token_id is 3 without a trigger"),
+        ((SIZE,), None, "token 128 is not one of the 128 tokens"),
+        ((4, -1), None, "token -1 is not one of the 128 tokens"),
+        ((4,), SIZE, "token 128 is not one of the 128 tokens"),
+    ],
+)
+def test_triggers_that_cannot_appear_are_refused(trigger: tuple[int, ...], bound: int | None, message: str) -> None:
+    with pytest.raises(RequestError, match=message):
+        matcher_of("A", *trigger, bound=bound)
 
 
 def test_fresh_matchers_share_the_grammar_and_nothing_else() -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from thalweg.interfaces import shown
+from thalweg.interfaces import RequestError, shown
 from thalweg.structured.bitmask import num_words
 from thalweg.structured.trigger import Trigger, TriggerWatch
 
@@ -24,6 +24,7 @@ class GrammarMatcher:
     trigger_token_ids: the grammar starts after this sequence; empty: at once.
     bound_token_id: from this token on the trigger is forced; needs a trigger.
     max_rollback: tokens that can be taken back where there is a trigger; without one, all can.
+    Raises RequestError for a bound without a trigger, and for ids that the vocabulary does not have.
     Not for several threads at a time; matchers of one compiled grammar are independent.
     """
 
@@ -48,7 +49,7 @@ class GrammarMatcher:
         max_rollback: int = MAX_ROLLBACK,
     ) -> None:
         info = compiled.tokenizer_info
-        trigger = Trigger(trigger_token_ids, bound_token_id) if trigger_token_ids else None
+        trigger = _trigger_of(trigger_token_ids, bound_token_id, info.vocab_size)
         self._begin(compiled, info.vocab_size, info.stop_token_ids[0], trigger, max_rollback)
 
     def _begin(
@@ -189,3 +190,12 @@ class GrammarMatcher:
     def dead_end(self) -> str:
         """That nothing is allowed next, for messages."""
         return f"the grammar allows no token after {self._num_in_grammar} tokens"
+
+
+def _trigger_of(token_ids: Sequence[int], bound_token_id: int | None, vocab_size: int) -> Trigger | None:
+    if bound_token_id is not None and not token_ids:
+        raise RequestError(f"bound_token_id is {shown(bound_token_id)} without a trigger; it needs one to force")
+    for token_id in (*token_ids, *(() if bound_token_id is None else (bound_token_id,))):
+        if not 0 <= token_id < vocab_size:
+            raise RequestError(f"trigger or bound token {shown(token_id)} is not one of the {vocab_size} tokens")
+    return Trigger(token_ids, bound_token_id) if token_ids else None

@@ -5,18 +5,15 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
-from thalweg.interfaces import RequestError, shown
-
 
 class Trigger:
     """How much of a token sequence the output ends with: the automaton of Knuth, Morris and Pratt.
 
-    Once the sequence is complete it stays so. From the bound token on it is forced: nothing else is allowed.
+    token_ids: at least one. Once they are complete they stay so. From the bound token on they are forced: nothing else
+    is allowed.
     """
 
     def __init__(self, token_ids: Sequence[int], bound_token_id: int | None) -> None:
-        if not token_ids:
-            raise RequestError(f"trigger is {shown(token_ids)}; it must have a token")
         self.token_ids = tuple(token_ids)
         self.bound_token_id = bound_token_id
         self._shorter = _prefix_lengths(self.token_ids)
