@@ -67,7 +67,7 @@ CORPUS = (
 
 
 def endless(size: int = 60) -> GrammarSpec:
-    """Objects that all refer to each other: nothing is wrong with them, but compiling takes longer than anyone waits."""
+    """Objects that all refer to each other: nothing is wrong with them, but compiling takes longer than one waits."""
     properties = {f"p{place}": {"$ref": f"#/$defs/d{place}"} for place in range(size)}
     objects = {f"d{place}": {"type": "object", "properties": properties} for place in range(size)}
     return GrammarSpec.json({"$defs": objects, "$ref": "#/$defs/d0"})

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from thalweg.interfaces import (
         CompletionOutput,
         FinishReason,
+        GrammarSpec,
         ParallelConfig,
         RequestMetrics,
         RequestOutput,
@@ -43,6 +44,7 @@ _MODULE_OF = {
     "EngineFailedError": "thalweg.engine.engine",
     "FinishReason": "thalweg.interfaces",
     "GlooCommunicator": "thalweg.engine.communicator",
+    "GrammarSpec": "thalweg.interfaces",
     "LLMEngine": "thalweg.engine.engine",
     "NullTimeline": "thalweg.engine.timeline",
     "Origin": "thalweg.engine.config",
@@ -72,6 +74,7 @@ __all__ = [
     "EngineFailedError",
     "FinishReason",
     "GlooCommunicator",
+    "GrammarSpec",
     "LLMEngine",
     "NullTimeline",
     "Origin",
