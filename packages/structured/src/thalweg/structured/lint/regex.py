@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from thalweg.interfaces import shown
 from thalweg.structured.limits import MAX_DEPTH, MAX_PIECES, MAX_REPETITION
 from thalweg.structured.lint.findings import Findings
 from thalweg.structured.lint.paths import Path
@@ -68,7 +69,7 @@ class _Walk:
             self._refuse(Token("", "(", len(self.pattern)), "is not closed by )")
 
     def _refuse(self, token: Token, text: str) -> None:
-        self.findings.refuse(self.path, f"has {token.text!r} at character {token.place + 1}, which {text}")
+        self.findings.refuse(self.path, f"has {shown(token.text)} at character {token.place + 1}, which {text}")
 
     def _piece(self, token: Token, bound: int = 1) -> None:
         """Something that takes room in the text."""
@@ -219,4 +220,6 @@ def _check_spelling(pattern: str, path: Path, findings: Findings) -> None:
     wide = None if odd is None else next((token.text for token in tokens(pattern) if is_wide(token)), None)
     if odd is not None and wide is not None:
         spelled = "\\]" if odd.group() == "]" else f"\\u{{{ord(odd.group()):x}}}"
-        findings.refuse(path, f"has {odd.group()!r} beside {wide!r}, which could end the string then; write {spelled}")
+        findings.refuse(
+            path, f"has {odd.group()!r} beside {shown(wide)}, which could end the string then; write {spelled}"
+        )
