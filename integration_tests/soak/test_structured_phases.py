@@ -8,7 +8,7 @@ import pytest
 
 from structured_testing.lives import PHASES, check, disturb
 
-NUM_SEEDS, BATCH = 60, 10
+NUM_SEEDS, BATCH = 40, 10
 
 
 @pytest.mark.parametrize("has_drafts", [False, True], ids=["plain", "drafted"])

@@ -8,7 +8,7 @@ import pytest
 
 from structured_testing.schedules import check
 
-NUM_SEEDS, BATCH = 200, 10
+NUM_SEEDS, BATCH = 100, 10
 
 
 @pytest.mark.parametrize("first", range(0, NUM_SEEDS, BATCH))

@@ -65,10 +65,10 @@ def check_tables(cases: tuple[Case, ...], way: Way, seed: int = 0) -> float:
     return _judged(cases, way, [params for _, params in requests], run.finals, plain, tabled.shared_compiler(), EOS)
 
 
-def check_tiny(cases: tuple[Case, ...], way: Way, arithmetic: str) -> float:
+def check_tiny(cases: tuple[Case, ...], way: Way, arithmetic: str, max_tokens: int = tiny.LENGTH) -> float:
     """The same by the trained model. Its texts are compared where the arithmetic is the same in every batch."""
-    params = params_of(cases, tiny.LENGTH)
-    plain = _plain_tiny(cases, way.verification, arithmetic)
+    params = params_of(cases, max_tokens)
+    plain = _plain_tiny(cases, way.verification, arithmetic, max_tokens)
     drafter = None
     if way.has_drafts:
         compiler, length = tiny.compiler(), len(plain[0].prompt_token_ids)
@@ -116,6 +116,6 @@ def _plain_tables(
 
 
 @cache
-def _plain_tiny(cases: tuple[Case, ...], verification: str, arithmetic: str) -> list[RequestOutput]:
-    params = params_of(cases, tiny.LENGTH)
+def _plain_tiny(cases: tuple[Case, ...], verification: str, arithmetic: str, max_tokens: int) -> list[RequestOutput]:
+    params = params_of(cases, max_tokens)
     return tiny.serve(params, arithmetic=arithmetic, verification=verification, async_scheduling=False)
