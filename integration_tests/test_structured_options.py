@@ -128,3 +128,25 @@ def test_a_request_whose_options_leave_nothing_fails_alone_and_keeps_what_it_sai
         assert output.outputs[0].finish_reason == FAILED, name
         assert NOTHING_LEFT in (output.error or ""), name
         assert len(output.outputs[0].token_ids) == num_said, name
+
+
+def test_of_several_outputs_those_fail_that_have_nothing_left() -> None:
+    """A first letter after which the grammar is at its end, long before the minimum, and one after which it is not."""
+    spec = GrammarSpec.regex("a|b[g-q]{30}")
+    params = SamplingParams(n=8, temperature=2.0, seed=1, max_tokens=12, min_tokens=9, structured=spec)
+    alone = [(ids("say"), replace(params, n=1, seed=1 + index)) for index in range(8)]
+    used = tabled.setup(6, verification="coupled")
+    expected = tabled.serve(used, alone)
+    for changes in ({}, {"is_async": True}, {"draft_length": 3, "is_async": True}):
+        output = tabled.serve(replace(used, **changes), [(ids("say"), params)]).finals[0]
+        assert list(output.outputs) == [replace(said, index=index) for index, said in enumerate(expected.said)]
+        assert NOTHING_LEFT in (output.error or "")
+    ends = {said.text[:1]: said.finish_reason for said in expected.said}
+    assert ends == {"a": FAILED, "b": "length"}
+
+
+def test_all_outputs_of_a_prompt_fail_where_the_first_token_is_not_left() -> None:
+    params = SamplingParams(n=3, seed=1, structured=LETTERS, forced_token_ids=(id_of("x"),))
+    output = tabled.serve(tabled.setup(3), [(ids("say"), params)]).finals[0]
+    assert [(said.finish_reason, said.token_ids) for said in output.outputs] == [(FAILED, ())] * 3
+    assert NOTHING_LEFT in (output.error or "")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from functools import cache
 from itertools import pairwise
@@ -150,3 +151,35 @@ def test_outputs_of_one_request_follow_the_grammar_each_for_itself() -> None:
     for changes in ({}, {"is_async": True}, {"draft_length": 3}, {"draft_length": 3, "is_async": True}):
         outputs = tabled.serve(replace(used, **changes), [(ids("say"), params)]).finals[0].outputs
         assert list(outputs) == expected, changes
+
+
+CHOICES = ["foo", "foobar", "größe = 10", "a\nb", "日本"]
+TAG = {
+    "type": "structural_tag",
+    "format": {
+        "type": "tag",
+        "begin": "<v>",
+        "content": {"type": "json_schema", "json_schema": {"type": "array", "items": {"enum": [1, 2]}, "minItems": 1}},
+        "end": "</v>",
+    },
+}
+
+
+@IS_ASYNC
+def test_choices_and_structural_tags_are_followed_with_drafts_as_without(is_async: bool) -> None:
+    specs = (GrammarSpec.choice(CHOICES), GrammarSpec.structural_tag(TAG))
+    wanted = [
+        (ids("say"), SamplingParams(seed=seed, temperature=1.5, max_tokens=60, structured=spec))
+        for spec in specs
+        for seed in range(6)
+    ]
+    used = tabled.setup(2, verification="coupled")
+    plain = tabled.serve(used, wanted)
+    drafted = tabled.serve(replace(used, is_async=is_async), wanted, tabled.drafter_of(wanted, plain.finals))
+    assert drafted.said == plain.said
+    assert {said.finish_reason for said in plain.said} == {"stop"}
+    chosen = {said.text for said in plain.said[:6]}
+    assert len(chosen) > 1
+    assert chosen <= set(CHOICES)
+    for said in plain.said[6:]:
+        assert re.fullmatch(r"<v>\[\s*[12](\s*,\s*[12])*\s*\]</v>", said.text), said.text
