@@ -161,6 +161,11 @@ REFUSED = {
         "one name written several times",
         '{"a":1,"a":1}',
     ),
+    "unevaluatedProperties": Case(
+        json_({"properties": A_INTEGER, "unevaluatedProperties": False}, strict=False),
+        "$.unevaluatedProperties would be ignored with strict=False; use additionalProperties",
+        '{"b":1}',
+    ),
     "minItems of a bare array": Case(arrays(minItems=1), "give items, or strict=False"),
     "quote in a pattern": Case(strings(pattern='^a"$'), "JSON writes it with an escape", '"a""'),
     "backslash in a pattern": Case(strings(pattern=r"^a\\b$"), "JSON writes it with an escape", r'"a\b"'),

@@ -48,7 +48,10 @@ def _mapping(node: Node, word: str, nodes: Nodes) -> dict[str, Any]:
 
 def _rest(node: Node, nodes: Nodes) -> Any:
     """The schema of properties that are not declared; False if there are none."""
-    for word in ("additionalProperties", "unevaluatedProperties"):
+    words = ("additionalProperties", "unevaluatedProperties")
+    if not nodes.is_strict and words[0] not in node.schema and node.schema.get(words[1], True) is not True:
+        nodes.findings.refuse(node.path / words[1], "would be ignored with strict=False; use additionalProperties")
+    for word in words:
         if word in node.schema:
             rest = node.schema[word]
             if rest is not False:
