@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import queue
+import threading
+from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import CancelledError, Future
 from typing import NamedTuple
 
 from thalweg.engine.constraint import Constraint
 from thalweg.engine.requests import RequestState
-from thalweg.interfaces import GrammarCompiler, GrammarCounts, Matcher, RequestError
+from thalweg.interfaces import GrammarCompiler, GrammarCounts, InvariantError, Matcher, RequestError
 
 INSTALL = "pip install 'thalweg-engine[structured]'"
 
@@ -35,11 +36,11 @@ class Grammars:
         self._pending: dict[RequestState, Future[Matcher]] = {}
         self._compiling: set[RequestState] = set()
         """Those of them whose futures are not done; threads of the compiler take them out."""
-        self._done: queue.SimpleQueue[RequestState] = queue.SimpleQueue()
-        """Requests whose futures are done, those that were forgotten among them."""
+        self._done: deque[RequestState] = deque()
+        """Requests whose futures are done, forgotten ones among them; threads of the compiler put them in."""
+        self._has_done = threading.Event()
+        """Set after each of them. Waiting takes nothing out, so an interrupt can lose nothing."""
         self._last_counts = GrammarCounts()
-        self._arrived: list[RequestState] = []
-        """Taken from the queue by `wait`."""
 
     def __len__(self) -> int:
         """Requests that wait here."""
@@ -63,7 +64,7 @@ class Grammars:
         """
         spec = request.params.structured
         if spec is None:
-            raise ValueError(f"request {request.request_id!r} has no grammar to compile")
+            raise InvariantError(f"request {request.request_id!r} has no grammar to compile")
         future = self._started().compile(spec, user=user)
         self._pending[request] = future
         self._compiling.add(request)
@@ -71,23 +72,18 @@ class Grammars:
 
     def pump(self) -> list[Arrival]:
         """The requests that have stopped waiting since the last call, in the order in which they did."""
-        arrived, self._arrived = self._arrived, []
-        while True:
-            try:
-                arrived.append(self._done.get_nowait())
-            except queue.Empty:
-                break
-        futures = [(request, self._pending.pop(request, None)) for request in arrived]
-        return [_arrival(request, future) for request, future in futures if future is not None]
+        arrived = []
+        self._has_done.clear()
+        while self._done:
+            request = self._done.popleft()
+            future = self._pending.pop(request, None)
+            if future is not None:
+                arrived.append(_arrival(request, future))
+        return arrived
 
     def wait(self, timeout_s: float) -> None:
         """Return when a request has stopped waiting, or after so many seconds."""
-        if self._arrived:
-            return
-        try:
-            self._arrived.append(self._done.get(timeout=timeout_s))
-        except queue.Empty:
-            return
+        self._has_done.wait(timeout_s)
 
     def forget(self, requests: Iterable[RequestState]) -> None:
         """Nobody waits for the grammars of these requests any more."""
@@ -104,10 +100,11 @@ class Grammars:
         """Forget everything and end the compiler; no grammar can be compiled any more."""
         self._pending.clear()
         self._compiling.clear()
-        compiler, self._compiler, self._make_compiler = self._compiler, None, None
-        if compiler is not None:
-            compiler.close()
-            self._last_counts = compiler.counts
+        self._make_compiler = None
+        if self._compiler is not None:
+            self._compiler.close()
+            self._last_counts = self._compiler.counts
+            self._compiler = None
 
     def _started(self) -> GrammarCompiler:
         if self._compiler is None:
@@ -118,7 +115,8 @@ class Grammars:
 
     def _note_done(self, request: RequestState) -> None:
         self._compiling.discard(request)
-        self._done.put(request)
+        self._done.append(request)
+        self._has_done.set()
 
 
 def _arrival(request: RequestState, future: Future[Matcher]) -> Arrival:
