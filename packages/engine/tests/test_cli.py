@@ -20,7 +20,6 @@ from thalweg.engine.fields import FIELDS
 from thalweg.engine.sampling_config import SamplingConfig
 from thalweg.interfaces import (
     CompletionOutput,
-    ConfigError,
     GrammarSpec,
     RequestMetrics,
     RequestOutput,
@@ -128,6 +127,10 @@ def test_a_command_line_that_does_not_parse_is_one_line(
         (("--force-top-k", "-1"), "force_top_k is -1"),
         (("--stop", ""), "stop contains ''"),
         (("--stop-token-id", "1", "--stop-token-id", "x"), "--stop-token-id is 'x'"),
+        (("--structured", "[a-c]+"), "--structured is '[a-c]+': expected a kind such as json or regex, =, and"),
+        (("--structured", "yaml=a: b"), "--structured is 'yaml=a: b': kind is 'yaml'; it must be one of json, regex,"),
+        (("--structured", "json="), "source is ''; it must be a non-empty string"),
+        (("--structured", "json=@/nowhere/schema"), "/nowhere/schema cannot be read: No such file"),
         (("--sampling-seed", "1.5"), "--sampling-seed is '1.5'"),
         (("--mode", "fast"), "--mode is 'fast': expected quant or plain"),
         (("--max-num-seqs", "0"), "max_num_seqs is 0"),
@@ -256,11 +259,18 @@ def test_options_that_are_not_given_stay_at_their_defaults() -> None:
     )
 
 
-def test_every_sampling_field_has_an_option_but_those_without_a_feature() -> None:
-    fields = {field.name for field in dataclasses.fields(SamplingParams)}
-    assert fields - {option.field for option in SAMPLING_OPTIONS} == {"structured"}
-    with pytest.raises(ConfigError, match=r"structured is .* this version supports only None"):
-        SamplingParams(structured=GrammarSpec("regex", "a"))
+def test_every_sampling_field_has_an_option() -> None:
+    assert {option.field for option in SAMPLING_OPTIONS} == {field.name for field in dataclasses.fields(SamplingParams)}
+
+
+def test_a_grammar_is_given_by_its_text_or_by_a_file(tmp_path: Path) -> None:
+    def grammar(given: str) -> GrammarSpec | None:
+        return sampling_params(build_parser().parse_args(["generate", "--structured", given])).structured
+
+    (tmp_path / "schema.json").write_bytes('\ufeff{"enum": ["é"]}'.encode())
+    assert grammar(f"json=@{tmp_path / 'schema.json'}") == GrammarSpec("json", '{"enum": ["é"]}')
+    assert grammar("regex=a=b@c") == GrammarSpec("regex", "a=b@c")
+    assert grammar('choice=["yes", "no"]') == GrammarSpec.choice(["yes", "no"])
 
 
 def finished(*texts: str, error: str | None = None) -> RequestOutput:

@@ -9,9 +9,9 @@ import json
 import logging
 import os
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from thalweg.engine.cli.files import read_text
 from thalweg.engine.cli.options import add_engine_options, add_sampling_options, engine_config, sampling_params
 from thalweg.engine.config import OFFLINE_DEFAULTS, EngineConfig
 from thalweg.interfaces import ConfigError, SamplingParams
@@ -141,17 +141,14 @@ def _prompts(arguments: argparse.Namespace) -> list[str]:
         source = "-"
     if source is not None:
         # Not `splitlines`, which also cuts at form feeds and other characters that a prompt may contain.
-        prompts += [line.rstrip("\r\n") for line in io.StringIO(_read(source), newline=None) if line.strip()]
+        prompts += [line.rstrip("\r\n") for line in io.StringIO(_read_prompts(source), newline=None) if line.strip()]
     if not prompts:
         raise ConfigError(f"no prompts; {'standard input' if source == '-' else source} has only blank lines")
     return prompts
 
 
-def _read(source: str) -> str:
+def _read_prompts(source: str) -> str:
     try:
-        data = sys.stdin.buffer.read() if source == "-" else Path(source).read_bytes()
-        return data.decode("utf-8-sig")
-    except OSError as error:
-        raise ConfigError(f"--prompts-file {source} cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"--prompts-file {source} is not UTF-8: {error.reason} at byte {error.start}") from None
+        return read_text(source)
+    except ConfigError as error:
+        raise ConfigError(f"--prompts-file {error}") from None

@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from thalweg.engine.cli.files import read_text
 from thalweg.engine.config import OFFLINE_DEFAULTS, EngineConfig
 from thalweg.engine.fields import FIELDS
-from thalweg.interfaces import ConfigError, SamplingParams
+from thalweg.interfaces import ConfigError, GrammarSpec, SamplingParams, shown
 
 _ENGINE = "engine."
 _SAMPLING = "sampling."
@@ -63,6 +64,13 @@ def _token_ids(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in text.split(","))
 
 
+def _grammar(text: str) -> GrammarSpec:
+    kind, equals, source = text.partition("=")
+    if not equals:
+        raise ValueError("expected a kind such as json or regex, =, and its source or @ and a file")
+    return GrammarSpec(kind, read_text(source[1:]) if source.startswith("@") else source)
+
+
 SAMPLING_OPTIONS = (
     SamplingOption("n", "outputs of every prompt", int),
     SamplingOption("temperature", "below 1e-5 takes the most likely token", float),
@@ -83,10 +91,16 @@ SAMPLING_OPTIONS = (
     SamplingOption("logprobs", "report the log-probability of each output token and this many alternatives", int),
     SamplingOption("prompt_logprobs", "the same for the tokens of the prompt", int),
     SamplingOption(
+        "structured",
+        "what the text must be: json=, regex=, ebnf=, choice= or structural_tag= and its source, or @ and a file",
+        _grammar,
+        "KIND=SOURCE",
+    ),
+    SamplingOption(
         "forced_token_ids", "output these token ids, separated by commas; -1 leaves one free", _token_ids, "IDS"
     ),
 )
-"""One per field of `SamplingParams` that a command line can hold."""
+"""One per field of `SamplingParams`."""
 
 
 def add_engine_options(parser: argparse.ArgumentParser) -> None:
@@ -141,7 +155,7 @@ def _parse(flag: str, parse: Callable[[str], Any], text: str) -> Any:
     try:
         return parse(text)
     except ValueError as error:
-        raise ConfigError(f"{flag} is {text!r}: {error}") from None
+        raise ConfigError(f"{flag} is {shown(text)}: {error}") from None
 
 
 def _show(value: object) -> str:
