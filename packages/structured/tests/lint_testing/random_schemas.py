@@ -61,7 +61,7 @@ def _string(rng: Random) -> dict[str, Any]:
         if rng.random() < 0.3:
             schema[word] = rng.randint(0, most)
     if rng.random() < 0.4:
-        schema["pattern"] = _pattern(rng)
+        schema["pattern"] = pattern(rng)
     if rng.random() < 0.1:
         schema["format"] = rng.choice(["date", "email", "uuid", "ipv4", "color"])
     return schema
@@ -94,11 +94,12 @@ def _value(rng: Random, depth: int) -> Any:
     return rng.choice([rng.choice(_NUMBERS), rng.choice(_TEXTS), rng.random() < 0.5, None, rng.randint(-9, 9)])
 
 
-def _pattern(rng: Random) -> str:
-    pattern = _alternatives(rng, 2)
+def pattern(rng: Random) -> str:
+    """Mostly anchored."""
+    text = _alternatives(rng, 2)
     if rng.random() < 0.2:
-        return pattern
-    return f"^({pattern})$" if "|" in pattern else f"^{pattern}$"
+        return text
+    return f"^({text})$" if "|" in text else f"^{text}$"
 
 
 def _alternatives(rng: Random, depth: int) -> str:
@@ -134,11 +135,11 @@ def _object(rng: Random, depth: int) -> dict[str, Any]:
             schema[word] = rng.choice([False, True, _schema(rng, depth - 1)])
     if rng.random() < 0.2:
         patterns = [
-            rng.choice(["^x-", "^y$", "^[ab]+$", "^x-[a-z]{1,3}$", _pattern(rng)]) for _ in range(rng.choice([1, 2]))
+            rng.choice(["^x-", "^y$", "^[ab]+$", "^x-[a-z]{1,3}$", pattern(rng)]) for _ in range(rng.choice([1, 2]))
         ]
-        schema["patternProperties"] = {pattern: _schema(rng, depth - 1) for pattern in patterns}
+        schema["patternProperties"] = {text: _schema(rng, depth - 1) for text in patterns}
     if rng.random() < 0.1:
-        schema["propertyNames"] = rng.choice([{"pattern": _pattern(rng)}, {"enum": ["a", "b"]}, {"maxLength": 2}])
+        schema["propertyNames"] = rng.choice([{"pattern": pattern(rng)}, {"enum": ["a", "b"]}, {"maxLength": 2}])
     for word in ("minProperties", "maxProperties"):
         if rng.random() < 0.15:
             schema[word] = rng.randint(0, 3)

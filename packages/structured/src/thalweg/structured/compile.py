@@ -17,6 +17,7 @@ from thalweg.structured.library import (
     TokenizerInfo,
     plain_message,
 )
+from thalweg.structured.patterns import respelled_source, respelled_tag
 
 
 def compile_grammar(spec: GrammarSpec, info: TokenizerInfo) -> CompiledGrammar:
@@ -43,13 +44,12 @@ def compile_grammar(spec: GrammarSpec, info: TokenizerInfo) -> CompiledGrammar:
 
 
 def _json(spec: GrammarSpec) -> Grammar:
+    source = respelled_source(spec.source)
     if not spec.any_whitespace:
-        return Grammar.from_json_schema(spec.source, any_whitespace=False, strict_mode=spec.strict)
+        return Grammar.from_json_schema(source, any_whitespace=False, strict_mode=spec.strict)
     if spec.max_whitespace == 0:  # the library's own limit begins at 1
-        return Grammar.from_json_schema(
-            spec.source, any_whitespace=False, separators=(",", ":"), strict_mode=spec.strict
-        )
-    return Grammar.from_json_schema(spec.source, strict_mode=spec.strict, max_whitespace_cnt=spec.max_whitespace)
+        return Grammar.from_json_schema(source, any_whitespace=False, separators=(",", ":"), strict_mode=spec.strict)
+    return Grammar.from_json_schema(source, strict_mode=spec.strict, max_whitespace_cnt=spec.max_whitespace)
 
 
 def _regex(spec: GrammarSpec) -> Grammar:
@@ -65,7 +65,7 @@ def _choice(spec: GrammarSpec) -> Grammar:
 
 
 def _structural_tag(spec: GrammarSpec) -> Grammar:
-    return Grammar.from_structural_tag(spec.source)
+    return Grammar.from_structural_tag(respelled_tag(spec.source))
 
 
 _READ = {"json": _json, "regex": _regex, "ebnf": _ebnf, "choice": _choice, "structural_tag": _structural_tag}

@@ -9,15 +9,12 @@ from thalweg.interfaces import shown
 from thalweg.structured.limits import MAX_DEPTH, MAX_PIECES, MAX_REPETITION
 from thalweg.structured.lint.findings import Findings
 from thalweg.structured.lint.paths import Path
-from thalweg.structured.lint.regex_tokens import Token, character_of, class_items, is_wide, tokens
+from thalweg.structured.lint.regex_tokens import Token, character_of, class_items, class_ranges, tokens
 
 _ESCAPES = "dDwWsSnrtfvae0"
 _UNSUPPORTED = {"b": "a word boundary", "B": "a word boundary", "p": "a Unicode class", "P": "a Unicode class"}
 _AROUND = ("(?=", "(?!", "(?<=", "(?<!")
-_JSON_ESCAPED = '"\\'
 _ESCAPED_BY_JSON = re.compile(r'[\x00-\x1f"\\]')
-_ODD = {True: re.compile(r"[^ -\\^-~]"), False: re.compile("[^ -~]")}
-"""Whether the piece is literal -> characters in it that have a safer spelling."""
 _NAMED_GROUP = re.compile(r"\(\?<\w+>")
 
 
@@ -94,7 +91,7 @@ class _Walk:
         self._piece(token)
 
     def _check_plain(self, token: Token, code: int) -> None:
-        if code < 0x20 or chr(code) in _JSON_ESCAPED:
+        if _ESCAPED_BY_JSON.match(chr(code)):
             self._refuse(token, f"asks for {chr(code)!r}: JSON writes it with an escape, which no pattern produces")
 
     def _escape(self, token: Token) -> None:
@@ -131,16 +128,17 @@ class _Walk:
             if item.startswith("\\") and item != "\\b":
                 self._check_escape(token, item)
         if self.in_json and not token.text.startswith("[^"):
-            self._check_class_in_json(token, items)
+            self._check_ranges(token)
         self._piece(token)
 
-    def _check_class_in_json(self, token: Token, items: list[str]) -> None:
-        codes = [character_of(item) for item in items]
+    def _check_ranges(self, token: Token) -> None:
+        """A range leaves out what JSON escapes, unless it begins with it or there is nothing else in the class."""
+        codes = [character_of(first) for first, _ in class_ranges(token.text)]
         for code in codes:
-            if code is not None and code < 0x20:
+            if code is not None and (code < 0x20 or len(codes) == 1):
                 self._check_plain(token, code)
-        if all(code is not None and chr(code) in _JSON_ESCAPED for code in codes):
-            self._check_plain(token, ord(items[0][-1]))
+        if all(code is not None and _ESCAPED_BY_JSON.match(chr(code)) for code in codes):
+            self._check_plain(token, codes[0] or 0)
 
     def _dot(self, token: Token) -> None:
         if not self.in_json:
@@ -207,19 +205,5 @@ def check_regex(pattern: str, path: Path, findings: Findings) -> None:
 def check_pattern(pattern: str, path: Path, findings: Findings) -> None:
     """Of a schema: text inside a JSON string matches it. JSON Schema searches, here it is the whole string."""
     _Walk(pattern, path, findings, in_json=True).run()
-    _check_spelling(pattern, path, findings)
     if not (pattern.startswith("^") and pattern.endswith("$")):
         findings.warn(path, "is not anchored with ^ and $; the whole string will match it, not a part of it")
-
-
-def _check_spelling(pattern: str, path: Path, findings: Findings) -> None:
-    """Characters that the library takes literally only in a way in which '.' and the like break out of the string."""
-    odd = next(
-        (found for token in tokens(pattern) if (found := _ODD[token.kind == "literal"].search(token.text))), None
-    )
-    wide = None if odd is None else next((token.text for token in tokens(pattern) if is_wide(token)), None)
-    if odd is not None and wide is not None:
-        spelled = "\\]" if odd.group() == "]" else f"\\u{{{ord(odd.group()):x}}}"
-        findings.refuse(
-            path, f"has {odd.group()!r} beside {shown(wide)}, which could end the string then; write {spelled}"
-        )

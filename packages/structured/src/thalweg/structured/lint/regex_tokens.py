@@ -70,20 +70,11 @@ def character_of(item: str) -> int | None:
     return None if name in "dDwWsS" else ord(name)
 
 
-def is_wide(token: Token) -> bool:
-    """Whether it stands for characters that JSON escapes, among others."""
-    if token.kind != "class":
-        return token.kind == "dot" or token.text in _WIDE_ESCAPES
-    if token.text.startswith("[^"):
-        return True
-    items = list(class_items(token.text))
-    if any(item in _WIDE_ESCAPES for item in items):
-        return True
-    codes = [character_of(item) for item in items]
-    places = (place for place, item in enumerate(items) if item == "-" and 0 < place < len(items) - 1)
-    ranges = ((codes[place - 1], codes[place + 1]) for place in places)
-    ends = [(code, code) for code in codes] + list(ranges)
-    return any(lo is not None and hi is not None and (lo <= 34 <= hi or lo <= 92 <= hi) for lo, hi in ends)
-
-
-_WIDE_ESCAPES = frozenset({"\\s", "\\S", "\\D", "\\W"})
+def class_ranges(text: str) -> Iterator[tuple[str, str]]:
+    """First and last item of each range of a class; the same twice for a single one."""
+    items = list(class_items(text))
+    place = 0
+    while place < len(items):
+        is_range = place + 2 < len(items) and items[place + 1] == "-"
+        yield items[place], items[place + 2 if is_range else place]
+        place += 3 if is_range else 1
