@@ -7,21 +7,30 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
-from drafts_testing.bench import Request, Setup, make_tokenizer
+from drafts_testing.bench import EOS, Request, Setup, make_tokenizer
 from drafts_testing.tables import Memory, Tables
 from options_testing.modes import plain
 from options_testing.runs import Run, Said
+from structured_testing.compiler import LocalCompiler
 from thalweg.interfaces import SamplingParams
+from thalweg.structured import Vocabulary
 
 VOCAB = 24
 TARGET = Tables.random(VOCAB, seed=5, memory=Memory.EVERYTHING, spread=2.0)
-SETUP = Setup(target=TARGET, drafts=TARGET.with_noise(6, 0.5), verification="coupled", num_spaced=4)
+NUM_SPACED = 4
+TOKENIZER = make_tokenizer(VOCAB, NUM_SPACED)
+COMPILER = LocalCompiler(Vocabulary.from_tokenizer(TOKENIZER.library_tokenizer, vocab_size=VOCAB, end_token_id=EOS))
+SETUP = Setup(
+    target=TARGET,
+    drafts=TARGET.with_noise(6, 0.5),
+    verification="coupled",
+    num_spaced=NUM_SPACED,
+    compiler=COMPILER,
+)
 """A token is a function of seed, index and distribution, so every way of serving must say the same."""
 PROMPT_LENGTHS = (30, 3, 26, 17, 29, 9)
 LONG = SamplingParams(max_tokens=24, ignore_eos=True, seed=2**63)
 """Without any option: a long text that nothing but its length ends."""
-
-TOKENIZER = make_tokenizer(VOCAB, SETUP.num_spaced)
 
 Apply = Callable[[int, SamplingParams, Said], SamplingParams]
 """The parameters of a request, by number, with the option; what was said without it tells where it will show."""

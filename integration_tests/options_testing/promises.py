@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from drafts_testing.bench import EOS, Request
-from options_testing.cases import TARGET, TOKENIZER
+from options_testing.cases import COMPILER, TARGET, TOKENIZER
 from options_testing.oracle import assert_logprobs, logits_after, logits_before
 from options_testing.runs import Run, SaidOutput
 
@@ -106,6 +106,16 @@ def tokens_are_forced(run: Run, without: Run) -> None:
         for token_id, wanted in zip(output.token_ids, params.forced_token_ids or (), strict=False):
             assert wanted in (-1, token_id)
         assert output.token_ids[0] == before.token_ids[0]
+
+
+def texts_follow_their_grammars(run: Run, without: Run) -> None:
+    """Up to the end token where it ended them; without the option none of them does."""
+    for ((_, params), output), before in zip(outputs_of(run), without.said, strict=True):
+        assert params.structured is not None
+        follows, strays = COMPILER.matcher(params.structured), COMPILER.matcher(params.structured)
+        assert all(map(follows.accept, output.token_ids))
+        assert output.finish_reason == ("stop" if follows.is_finished else "length")
+        assert not all(map(strays.accept, before.token_ids))
 
 
 def _has_run(token_ids: tuple[int, ...], wanted: tuple[int, ...]) -> bool:

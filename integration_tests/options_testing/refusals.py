@@ -7,9 +7,6 @@ from dataclasses import dataclass
 
 import pytest
 
-from drafts_testing.bench import Bench
-from options_testing.cases import SETUP
-from options_testing.modes import MODES
 from thalweg.engine import EngineConfig
 from thalweg.interfaces import ConfigError
 
@@ -24,13 +21,6 @@ class Refusal:
     """A regular expression."""
 
 
-def ask_for_structure(mode_name: str) -> None:
-    for mode in MODES[mode_name].values():
-        bench = Bench(mode.change(SETUP))
-        with bench.engine as engine:
-            engine.add_request("one", [3, 4], {"structured": {"kind": "regex", "source": "a+"}})
-
-
 def ask_for_invariance(mode_name: str) -> None:
     EngineConfig.build(
         environ={}, batch_invariant=True, verification="rejection", variable_length=mode_name == "variable length"
@@ -38,10 +28,6 @@ def ask_for_invariance(mode_name: str) -> None:
 
 
 REFUSALS: dict[tuple[str, str], Refusal] = {
-    **{
-        ("structured", mode): Refusal(ask_for_structure, "^structured is .*; this version supports only None$")
-        for mode in MODES
-    },
     ("batch_invariant, rejection", "variable length"): Refusal(
         ask_for_invariance,
         "^batch_invariant is True with variable_length True and verification 'rejection'; .* "

@@ -9,10 +9,15 @@ from drafts_testing.bench import EOS
 from options_testing import promises
 from options_testing.cases import TOKENIZER, VOCAB, Option, always, varied
 from options_testing.runs import Said
-from thalweg.interfaces import SamplingParams
+from thalweg.interfaces import GrammarSpec, SamplingParams
 
 ENDING = SamplingParams(max_tokens=24, seed=2**63)
 """A text that the end token ends, too."""
+GRAMMARS = (
+    GrammarSpec.regex("([c-j][k-t]?| [d-g]){9,}"),
+    GrammarSpec.regex("([^ f]|f[g-k])*", trigger_token_ids=(4,), bound_token_id=7),
+    GrammarSpec.ebnf('root ::= ("a" | "c" | " " [d-g]) root | [h-t] root | "e"'),
+)
 STOPPING = replace(ENDING, stop_token_ids=(3, 4, 5, 6))
 
 
@@ -75,6 +80,9 @@ REQUEST_OPTIONS: dict[str, Option] = {
     "logprobs": Option(apply=varied(logprobs=[3, 0, VOCAB]), min_changed=6, promise=promises.logprobs_are_the_models),
     "prompt_logprobs": Option(
         apply=varied(prompt_logprobs=[2, 0, VOCAB]), min_changed=6, promise=promises.prompt_logprobs_are_the_models
+    ),
+    "structured": Option(
+        apply=varied(structured=GRAMMARS), base=ENDING, min_changed=6, promise=promises.texts_follow_their_grammars
     ),
     "forced_token_ids": Option(apply=forced, min_changed=6, promise=promises.tokens_are_forced),
 }
