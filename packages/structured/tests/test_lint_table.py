@@ -49,6 +49,21 @@ REFUSED = {
     "uniqueItems": Case(
         arrays(items={}, uniqueItems=True), "$.uniqueItems would be ignored; leave it out, or list", "[1,1]"
     ),
+    "letters that are not ASCII in a name beside other properties": Case(
+        objects(properties={"größe": {"type": "integer"}}, additionalProperties=True),
+        '$.properties["größe"] would not be held to its schema',
+        '{"größe":"x"}',
+    ),
+    "a name with quotes where nothing is strict": Case(
+        json_({"type": "object", "properties": {'"q"': {}}}, strict=False),
+        "names must be ASCII without quotes, backslashes and control characters",
+        '{""x":1}',
+    ),
+    "a name with a backslash beside other properties": Case(
+        objects(properties={"a\\b": {"type": "integer"}}, additionalProperties={"type": "null"}),
+        "would not be held to its schema",
+        '{"a\\\\b":null}',
+    ),
     "not": Case(integers(**{"not": {"const": 3}}), "$.not would be ignored; name what is wanted instead", "3"),
     "if": Case(json_({"if": {"type": "integer"}, "then": {"minimum": 3}}), "$.if would be ignored; use anyOf", "1"),
     "else": Case(json_({"else": {"minimum": 3}}), "$.else would be ignored"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Any
 
 from thalweg.interfaces import shown
@@ -15,6 +16,8 @@ from thalweg.structured.lint.regex_tokens import has_branches
 from thalweg.structured.lint.strings import check_string
 from thalweg.structured.lint.values import check as check_values
 
+_PLAIN_NAME = re.compile(r"[ !#-\[\]-~]*")
+"""The library can tell such names from others."""
 _LITERAL_START = re.compile(r"\^([A-Za-z0-9_@~:-]*)(?![?*{|])")
 
 
@@ -32,6 +35,8 @@ def check(node: Node, name: str, nodes: Nodes) -> list[Any]:
         check_pattern(key, path / "patternProperties" / key, findings)
         nodes.add(node.child(patterns[key], "patternProperties", key))
     rest = _rest(node, nodes)
+    if rest is not False:
+        _check_spellings(node, properties, nodes)
     _check_overlaps(node, list(properties), list(patterns), rest, nodes)
     _check_names(node, rest, nodes)
     required = _required(node, properties, nodes)
@@ -59,6 +64,17 @@ def _rest(node: Node, nodes: Nodes) -> Any:
             return rest
     declares = {"properties", "patternProperties", "propertyNames", "minProperties", "maxProperties", "required"}
     return not nodes.is_strict or not declares & node.schema.keys()
+
+
+def _check_spellings(node: Node, names: Iterable[str], nodes: Nodes) -> None:
+    """A declared name must not pass for one that is not: it would have any value, or break out of its quotes."""
+    for name in names:
+        if not _PLAIN_NAME.fullmatch(name):
+            nodes.findings.refuse(
+                node.path / "properties" / name,
+                "would not be held to its schema, as other properties are allowed beside it: then names must be ASCII "
+                "without quotes, backslashes and control characters; set additionalProperties to false",
+            )
 
 
 def _required(node: Node, properties: dict[str, Any], nodes: Nodes) -> list[str]:
