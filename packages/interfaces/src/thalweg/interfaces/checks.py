@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import Any
+
+from thalweg.interfaces.errors import ConfigError
 
 _LONGEST = 400
 
@@ -45,3 +48,16 @@ def is_text(value: object) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+def as_tuple(name: str, value: object, items: str) -> tuple[Any, ...]:
+    """What a field got for a sequence, its numbers plain; a text is no sequence. items: what it must hold.
+
+    Raises ConfigError naming the field.
+    """
+    if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
+        raise ConfigError(f"{name} is {shown(value)}; it must be a sequence of {items}")
+    try:
+        return tuple(map(plain, value))
+    except TypeError as error:  # only looked like one, as an array without dimensions does
+        raise ConfigError(f"{name} is {shown(value)}; it must be a sequence of {items}: {error}") from None

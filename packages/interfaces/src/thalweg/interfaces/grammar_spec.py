@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from thalweg.interfaces.checks import is_text, plain, shown
+from thalweg.interfaces.checks import as_tuple, is_text, plain, shown
 from thalweg.interfaces.errors import ConfigError
 from thalweg.interfaces.grammar_spellings import to_spec_fields
 
@@ -162,12 +162,7 @@ def _to_source(kind: object, value: Any) -> Any:
 
 
 def _as_ids(value: object) -> tuple[Any, ...]:
-    if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
-        raise ConfigError(f"trigger_token_ids is {shown(value)}; it must be a sequence of token ids >= 0")
-    try:
-        return tuple(map(plain, value))
-    except TypeError as error:  # only looked like one, as an array without dimensions does
-        raise ConfigError(f"trigger_token_ids is {shown(value)}; it must be a sequence of token ids: {error}") from None
+    return as_tuple("trigger_token_ids", value, "token ids >= 0")
 
 
 def _is_count(value: object) -> bool:

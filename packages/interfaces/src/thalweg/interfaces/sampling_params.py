@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from thalweg.interfaces.checks import is_text, plain, shown
+from thalweg.interfaces.checks import as_tuple, is_text, plain, shown
 from thalweg.interfaces.errors import ConfigError
 from thalweg.interfaces.grammar_spec import GrammarSpec
 from thalweg.interfaces.sampling_spellings import to_fields
@@ -95,10 +95,10 @@ class SamplingParams:
         put = object.__setattr__
         for name in ("stop", "bad_words"):
             value = getattr(self, name)
-            put(self, name, (value,) if isinstance(value, str) else _as_tuple(name, value, "strings"))
-        put(self, "stop_token_ids", _as_tuple("stop_token_ids", self.stop_token_ids, "token ids >= 0"))
+            put(self, name, (value,) if isinstance(value, str) else as_tuple(name, value, "strings"))
+        put(self, "stop_token_ids", as_tuple("stop_token_ids", self.stop_token_ids, "token ids >= 0"))
         if self.forced_token_ids is not None:
-            forced = _as_tuple("forced_token_ids", self.forced_token_ids, "token ids >= 0, or -1 for a free token")
+            forced = as_tuple("forced_token_ids", self.forced_token_ids, "token ids >= 0, or -1 for a free token")
             put(self, "forced_token_ids", forced or None)
         if self.logit_bias is not None:
             if not isinstance(self.logit_bias, Mapping):
@@ -177,15 +177,6 @@ class SamplingParams:
                     f"forced_token_ids makes token {index + 1} of the output {shown(token_id)}, which stop_token_ids "
                     f"contains, and min_tokens is {self.min_tokens}; no stop may be forced before min_tokens"
                 )
-
-
-def _as_tuple(name: str, value: object, items: str) -> tuple[Any, ...]:
-    if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
-        raise ConfigError(f"{name} is {shown(value)}; it must be a sequence of {items}")
-    try:
-        return tuple(map(plain, value))
-    except TypeError as error:  # only looked like one, as an array without dimensions does
-        raise ConfigError(f"{name} is {shown(value)}; it must be a sequence of {items}: {error}") from error
 
 
 def _require_number(name: str, value: Any, holds: Callable[[float], bool], accepted: str) -> None:
