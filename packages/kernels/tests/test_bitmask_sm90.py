@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import sys
 import tomllib
 from pathlib import Path
 from types import ModuleType
 
-import kernels_testing.attention_rows  # noqa: F401
+import kernels_testing.attention_rows  # noqa: F401 (adds to CASES)
 import pytest
 import torch
 from hypothesis import given, settings
@@ -29,11 +30,12 @@ needs_tilelang = pytest.mark.skipif(importlib.util.find_spec("tilelang") is None
 
 @pytest.fixture
 def hopper(cuda: torch.device) -> torch.device:
-    """The CUDA device if it runs this kernel: a Hopper GPU, and TileLang beside it."""
+    """The CUDA device if it runs this kernel; skips without, and fails where THALWEG_REQUIRE claims that it does."""
+    missing = "tilelang is not installed" if importlib.util.find_spec("tilelang") is None else None
     if torch.cuda.get_device_capability(cuda) != (9, 0):
-        pytest.skip("the CUDA device is no Hopper GPU")
-    if importlib.util.find_spec("tilelang") is None:
-        pytest.skip("tilelang is not installed")
+        missing = "the CUDA device is no Hopper GPU"
+    if missing is not None:
+        (pytest.fail if os.environ.get("THALWEG_REQUIRE") == "sm90" else pytest.skip)(missing)
     return cuda
 
 
@@ -76,7 +78,6 @@ def test_another_version_of_tilelang_is_refused(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setitem(sys.modules, "tilelang", other)
     with pytest.raises(BackendUnavailableError, match=r"written for tilelang 0\.1\.15; installed is 0\.2\.0"):
         library.tilelang()
-    library.tilelang.cache_clear()
 
 
 def test_arguments_that_the_kernel_cannot_take_are_named() -> None:
