@@ -5,7 +5,7 @@ Letters: S sampled rows, B rows of the bitmask, V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -89,11 +89,8 @@ class GrammarMaskBuilder:
         return self._buffer[:count]
 
 
-Found = list[tuple[int, Constraint]]
-"""Sequences that make output under a grammar, ascending."""
-
-
-def _constrained(step: StepRows) -> Found:
+def _constrained(step: StepRows) -> list[tuple[int, Constraint]]:
+    """Sequences that make output under a grammar, ascending."""
     return [
         (index, sequence.constraint)
         for index, (sequence, makes_output) in enumerate(zip(step.sequences, step.makes_output.tolist(), strict=True))
@@ -101,7 +98,7 @@ def _constrained(step: StepRows) -> Found:
     ]
 
 
-def _walks(step: StepRows, found: Found) -> list[DraftWalk]:
+def _walks(step: StepRows, found: Sequence[tuple[int, Constraint]]) -> list[DraftWalk]:
     """Of each sequence the tokens that it has made since its last masks, then the drafts that its rows feed."""
     walks, first_row = [], 0
     num_rows, drafts = step.num_rows.tolist(), step.drafts.tolist()
@@ -118,7 +115,7 @@ def _walks(step: StepRows, found: Found) -> list[DraftWalk]:
     return walks
 
 
-def _rows_of(step: StepRows, found: Found) -> NDArray[np.int64]:
+def _rows_of(step: StepRows, found: Sequence[tuple[int, Constraint]]) -> NDArray[np.int64]:
     """[B] rows of logits that belong to these sequences, one sequence after the other."""
     is_found = np.zeros(step.num_rows.size, np.bool_)
     is_found[[index for index, _ in found]] = True
