@@ -59,10 +59,10 @@ GRAMMARS: tuple[tuple[dict[str, Any], Any], ...] = (
 )
 """Schemas of the items of an array, and an item that the array repeats."""
 
-DEFAULT = "up to 32"
+DEFAULT = "any number"
 WHITE_SPACE: Mapping[str, Mapping[str, Any]] = {
     DEFAULT: {},
-    "any number": {"max_whitespace": None},
+    "up to 32": {"max_whitespace": 32},
     "one blank": {"any_whitespace": False},
 }
 """What grammars say about white space between the tokens of JSON."""
