@@ -11,12 +11,11 @@ from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from thalweg.structured.lint import check
-
 from thalweg.interfaces import GrammarCounts, GrammarSpec, Matcher, RequestError
 from thalweg.structured.cache import RecentKeys
 from thalweg.structured.job_book import JobBook
 from thalweg.structured.jobs import key_of
+from thalweg.structured.lint import check
 from thalweg.structured.maker import GrammarMaker
 from thalweg.structured.running import Running
 from thalweg.structured.service_limits import MIB, ServiceLimits
