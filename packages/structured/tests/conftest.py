@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def patient() -> Iterator[CompileService]:
     from service_testing.services import make_service
 
-    with make_service(timeout_s=60) as service:
+    with make_service(timeout_s=60, ship_after_s=0.1, cache_bytes=4 << 20) as service:
         yield service
 
 
@@ -27,7 +27,7 @@ def patient() -> Iterator[CompileService]:
 def impatient() -> Iterator[CompileService]:
     from service_testing.services import make_service, start
 
-    with make_service(timeout_s=1.0, ship_after_s=0, memory_bytes=256 << 20, max_pending_per_user=4) as service:
+    with make_service(timeout_s=2.0, ship_after_s=0, memory_bytes=256 << 20, max_pending_per_user=4) as service:
         start(service)
         yield service
 

@@ -10,7 +10,7 @@ from concurrent.futures import CancelledError, Future, wait
 import numpy as np
 import pytest
 from service_testing.grammars import pathological, quick
-from service_testing.services import fleet_of, make_service, workers_of
+from service_testing.services import both_workers_of, fleet_of, make_service, workers_of
 from service_testing.system import wait_until
 from service_testing.vocabularies import END, small_vocabulary, token_of
 
@@ -143,33 +143,33 @@ def test_callbacks_run_on_a_thread_of_the_service_and_a_failing_one_harms_nothin
 def test_cancelling_what_runs_ends_its_worker_and_cancelling_what_waits_does_not(service: CompileService) -> None:
     first, second, waiting = (service.compile(pathological(name)) for name in "abc")
     wait_until(lambda: len(fleet_of(service).running) == 2)
-    before, workers = service.counts, set(workers_of(service))
+    before, workers = service.counts, both_workers_of(service)
     service.cancel([waiting, first])
     assert first.cancelled()
     assert waiting.cancelled()
     with pytest.raises(CancelledError):
         first.result(0)
     assert wait([first, waiting], 1).done == {first, waiting}
-    wait_until(lambda: len(workers & set(workers_of(service))) == 1)
+    wait_until(lambda: len(workers & both_workers_of(service)) == 1)
     assert len(fleet_of(service).running) == 1, "the other one is still at its work"
     assert not second.done()
     assert second.cancel()
     assert service.counts.num_cancelled == before.num_cancelled + 3
-    wait_until(lambda: not workers & set(workers_of(service)))
+    wait_until(lambda: not workers & workers_of(service))
 
 
 def test_cancelling_one_of_two_equal_requests_leaves_the_other(service: CompileService) -> None:
     spec = pathological("shared")
     first, second = service.compile(spec, user="a"), service.compile(spec, user="b")
     wait_until(lambda: fleet_of(service).running)
-    workers = set(workers_of(service))
+    workers = both_workers_of(service)
     service.cancel([first])
     time.sleep(0.05)
-    assert set(workers_of(service)) == workers
+    assert workers_of(service) == workers
     assert not second.done()
     service.cancel([second, second])
     wait_until(lambda: not fleet_of(service).running)
-    wait_until(lambda: set(workers_of(service)) != workers)
+    wait_until(lambda: workers_of(service) != workers)
 
 
 def test_no_user_has_all_workers_while_another_one_waits(service: CompileService) -> None:

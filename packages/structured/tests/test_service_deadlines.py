@@ -6,15 +6,14 @@ import os
 import resource
 import signal
 import time
-from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
 from service_testing.grammars import pathological, quick, tangle
-from service_testing.services import fleet_of, workers_of
+from service_testing.services import both_workers_of, fleet_of, start, workers_of
 from service_testing.system import wait_until
 
-from thalweg.interfaces import Matcher, RequestError
+from thalweg.interfaces import RequestError
 from thalweg.structured import CompileService
 from thalweg.structured.fleet import Fleet
 from thalweg.structured.jobs import Job
@@ -24,38 +23,43 @@ LATE_S = 0.5
 """What a busy machine may add to a deadline; benchmarks/structured_compile.py measures the exactness."""
 
 
-def ended_after(future: Future[Matcher], began: float) -> tuple[float, str]:
-    error = future.exception(30)
-    assert isinstance(error, RequestError)
-    return time.monotonic() - began, str(error)
+class Submitted:
+    """A future, and when it was submitted at the earliest and at the latest."""
+
+    def __init__(self, service: CompileService, name: str, user: str = "") -> None:
+        self.earliest = time.monotonic()
+        self.future = service.compile(pathological(name), user=user)
+        self.latest = time.monotonic()
+
+    def check(self, timeout_s: float) -> None:
+        error = self.future.exception(30)
+        ended = time.monotonic()
+        assert isinstance(error, RequestError)
+        assert str(error).startswith(f"timeout: no grammar within timeout_s {timeout_s:g} of its submission")
+        assert ended - self.earliest >= timeout_s
+        assert ended - self.latest < timeout_s + LATE_S
 
 
 def test_a_pathological_grammar_ends_at_its_deadline_and_its_neighbours_do_not_notice(
     strict_service: CompileService,
 ) -> None:
-    before, workers = strict_service.counts, set(workers_of(strict_service))
-    hopeless, began = strict_service.compile(pathological(), user="a"), time.monotonic()
+    before, workers = strict_service.counts, both_workers_of(strict_service)
+    hopeless = Submitted(strict_service, "n", user="a")
     wait_until(lambda: fleet_of(strict_service).running)
     for number in range(5):
-        assert strict_service.compile(quick(number), user="b").result(1)
-    assert not hopeless.done()
-    seconds, text = ended_after(hopeless, began)
-    assert 0.99 <= seconds < 1.0 + LATE_S
-    assert text.startswith("timeout: ")
-    assert "timeout_s 1" in text
-    assert strict_service.compile(quick(6), user="a").result(1)
-    wait_until(lambda: len(workers & set(workers_of(strict_service))) == 1)
+        assert strict_service.compile(quick(number), user="b").result(60)
+    assert not hopeless.future.done()
+    hopeless.check(2)
+    assert strict_service.compile(quick(6), user="a").result(60)
+    assert len(workers & both_workers_of(strict_service)) == 1
     counts = strict_service.counts
     assert counts.num_timeouts == before.num_timeouts + 1
     assert counts.num_workers_replaced == before.num_workers_replaced + 1
 
 
 def test_the_deadline_counts_from_submission_even_where_no_worker_was_free(strict_service: CompileService) -> None:
-    submitted = [(strict_service.compile(pathological(name)), time.monotonic()) for name in "abcd"]
-    for future, began in submitted:
-        seconds, text = ended_after(future, began)
-        assert 0.99 <= seconds < 1.0 + LATE_S
-        assert text.startswith("timeout")
+    for submitted in [Submitted(strict_service, name) for name in "abcd"]:
+        submitted.check(2)
 
 
 def test_one_user_cannot_fill_the_queue_and_others_still_can(strict_service: CompileService) -> None:
@@ -66,12 +70,11 @@ def test_one_user_cannot_fill_the_queue_and_others_still_can(strict_service: Com
         strict_service.compile(quick(100 + number), user="many")
     with pytest.raises(RequestError, match="4 grammars of user 'many' are waiting"):
         strict_service.compile(quick(200), user="many")
-    assert strict_service.compile(quick(201), user="other").result(2)
+    assert strict_service.compile(quick(201), user="other").result(60)
 
 
 def test_workers_have_limits_and_leave_no_core(strict_service: CompileService) -> None:
-    wait_until(lambda: len(workers_of(strict_service)) == 2)
-    for pid in workers_of(strict_service):
+    for pid in both_workers_of(strict_service):
         size = int(Path(f"/proc/{pid}/statm").read_text().split()[0]) * resource.getpagesize()
         space, _ = resource.prlimit(pid, resource.RLIMIT_AS)
         assert (200 << 20) <= space - size <= (256 << 20)
@@ -79,23 +82,55 @@ def test_workers_have_limits_and_leave_no_core(strict_service: CompileService) -
         assert resource.prlimit(pid, resource.RLIMIT_CORE)[0] == 0
 
 
-def test_a_grammar_that_needs_too_much_memory_fails_alone_and_its_worker_is_replaced(service: CompileService) -> None:
-    service.compile(quick()).result(60)
-    wait_until(lambda: len(workers_of(service)) == 2)
-    before, workers = service.counts, set(workers_of(service))
+def leave_memory(service: CompileService, num_bytes: int) -> set[int]:
+    """Lower the limits of both workers, and return their process ids."""
+    start(service)
+    workers = both_workers_of(service)
     for pid in workers:
         size = int(Path(f"/proc/{pid}/statm").read_text().split()[0]) * resource.getpagesize()
         hard = resource.prlimit(pid, resource.RLIMIT_AS)[1]
-        resource.prlimit(pid, resource.RLIMIT_AS, (size + (50 << 20), hard))
-    error = service.compile(tangle(50)).exception(60)
+        resource.prlimit(pid, resource.RLIMIT_AS, (size + num_bytes, hard))
+    return workers
+
+
+def replace_workers(service: CompileService, workers: set[int]) -> None:
+    """End those that are left of these."""
+    for pid in workers & workers_of(service):
+        os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: not workers & both_workers_of(service))
+
+
+def test_a_grammar_that_needs_too_much_memory_fails_alone_and_its_worker_is_replaced(service: CompileService) -> None:
+    workers = leave_memory(service, 1 << 20)
+    before = service.counts
+    error = service.compile(tangle(40)).exception(60)
     assert isinstance(error, RequestError)
     assert str(error).startswith("out of memory")
     assert "memory_bytes 4294967296" in str(error)
     assert service.counts.num_timeouts == before.num_timeouts + 1
-    wait_until(lambda: len(workers & set(workers_of(service))) == 1)
     assert service.compile(quick(300)).result(60)
-    for pid in workers & set(workers_of(service)):
-        os.kill(pid, signal.SIGKILL)  # its limit is not the one that the next test expects
+    assert len(workers & both_workers_of(service)) == 1
+    replace_workers(service, workers)
+
+
+def test_a_grammar_whose_bytes_need_too_much_memory_is_compiled_here_after_all(service: CompileService) -> None:
+    workers = leave_memory(service, 100 << 20)
+    before = service.counts
+    assert service.compile(tangle(24, "m")).result(60)
+    assert service.counts.num_timeouts == before.num_timeouts
+    assert len(workers & both_workers_of(service)) == 1
+    replace_workers(service, workers)
+
+
+def test_a_grammar_whose_bytes_take_longer_than_compiling_it_again_is_compiled_here_after_all(
+    service: CompileService,
+) -> None:
+    """It has 200 megabytes of them, but is compiled in a fifth of a second."""
+    start(service)
+    workers, before = both_workers_of(service), service.counts
+    assert service.compile(tangle(24, "t")).result(60)
+    assert service.counts.num_timeouts == before.num_timeouts
+    assert len(workers & both_workers_of(service)) == 1
 
 
 def test_the_kernel_ends_a_worker_that_spends_more_time_than_it_may(

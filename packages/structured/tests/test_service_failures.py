@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from service_testing.grammars import pathological, quick
-from service_testing.services import fleet_of, make_service, start, workers_of
+from service_testing.services import both_workers_of, fleet_of, make_service, start, workers_of
 from service_testing.system import children_of, family_of, is_alive, open_fds, wait_until
 
 from thalweg.interfaces import ConfigError, RequestError
@@ -55,7 +55,7 @@ def test_a_killed_zygote_takes_its_workers_along_and_its_jobs_run_once_more(
     start(service)
     hopeless = service.compile(pathological("again"))
     wait_until(lambda: len(fleet_of(service).running) == 1)
-    zygote, workers = zygote_of(service), workers_of(service)
+    zygote, workers = zygote_of(service), both_workers_of(service)
     os.kill(zygote, signal.SIGKILL)
     wait_until(lambda: not any(map(is_alive, [zygote, *workers])))
     assert service.compile(quick(5004)).result(DEADLINE_S)

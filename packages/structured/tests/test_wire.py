@@ -33,7 +33,7 @@ def test_the_end_of_the_connection_is_none_even_inside_a_message(pair: SocketPai
 
 def test_a_channel_puts_messages_together_from_any_pieces(pair: SocketPair) -> None:
     channel = Channel(pair[1])
-    assert channel.read() is None
+    assert channel.read() == []
     sent = [Message({"n": n}, b"y" * n) for n in range(3)]
     other, copy = socket.socketpair()
     for message in sent:
@@ -42,13 +42,32 @@ def test_a_channel_puts_messages_together_from_any_pieces(pair: SocketPair) -> N
     received = []
     for byte in data:
         pair[0].send(bytes([byte]))
-        received.append(channel.read())
-    assert [message for message in received if message is not None] == sent
+        received += channel.read()
+    assert received == sent
     pair[0].close()
     with pytest.raises(ConnectionError):
         channel.read()
     other.close()
     copy.close()
+
+
+def test_messages_that_arrive_together_are_read_together(pair: SocketPair) -> None:
+    channel = Channel(pair[1])
+    sent = [Message({"n": n}) for n in range(3)]
+    for message in sent:
+        send(pair[0], message)
+    assert channel.read() == sent
+
+
+def test_what_somebody_said_before_the_end_is_read_after_it(pair: SocketPair) -> None:
+    channel = Channel(pair[1])
+    sent = [Message({"n": n}, b"z" * 10_000) for n in range(3)]
+    for message in sent:
+        send(pair[0], message)
+    pair[0].sendall(b"half a message")
+    assert channel.read_rest() == sent
+    pair[0].close()
+    assert channel.read_rest() == []
 
 
 def test_a_channel_keeps_what_cannot_be_sent_yet_and_never_waits(pair: SocketPair) -> None:

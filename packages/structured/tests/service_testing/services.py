@@ -6,7 +6,7 @@ from itertools import count
 from typing import Any
 
 from service_testing.grammars import quick
-from service_testing.system import children_of, is_alive, wait_until
+from service_testing.system import wait_until
 from service_testing.vocabularies import small_vocabulary
 
 from thalweg.structured import CompileService
@@ -38,7 +38,12 @@ def fleet_of(service: CompileService) -> Fleet:
     return dispatcher.fleet
 
 
-def workers_of(service: CompileService) -> list[int]:
-    """Process ids of its workers."""
-    zygote = fleet_of(service).zygote_pid
-    return [] if zygote is None else list(filter(is_alive, children_of(zygote)))
+def workers_of(service: CompileService) -> set[int]:
+    """Process ids of the workers that can be given a job, or have one."""
+    return {worker.pid for worker in fleet_of(service)._workers if worker.pid is not None}
+
+
+def both_workers_of(service: CompileService) -> set[int]:
+    """The same, once there are two."""
+    wait_until(lambda: len(workers_of(service)) == 2)
+    return workers_of(service)

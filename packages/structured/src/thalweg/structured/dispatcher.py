@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from functools import partial
+from math import inf
 from queue import Empty, SimpleQueue
 
 from thalweg.interfaces import Matcher, RequestError, ThalwegError
@@ -20,7 +21,7 @@ from thalweg.structured.job_book import JobBook, Outcome
 from thalweg.structured.jobs import Job
 from thalweg.structured.maker import GrammarMaker
 from thalweg.structured.processes import Zygote
-from thalweg.structured.service_limits import ServiceLimits
+from thalweg.structured.service_limits import MOST_REPEATED_S, ServiceLimits
 from thalweg.structured.threads import CallThreads, start_thread
 from thalweg.structured.wire import Message
 
@@ -35,7 +36,8 @@ class Dispatcher:
     """Processes and threads of one service, from its first compilation to its end.
 
     The dispatcher thread alone touches the processes, and never waits for anything but them: a zygote is started, and
-    grammars are made, by `builders`; futures are resolved by `delivery`, so that a slow callback delays no deadline.
+    grammars are made, by `builders`, those known to take long by one of their own; futures are resolved by `delivery`,
+    so that a slow callback delays no deadline.
     """
 
     def __init__(self, book: JobBook, limits: ServiceLimits, maker: GrammarMaker) -> None:
@@ -52,6 +54,7 @@ class Dispatcher:
         self._selector.register(self._woken, selectors.EVENT_READ, None)
         self.fleet = Fleet(limits.num_workers, self._selector)
         self._builders = CallThreads("thalweg-structured-build", limits.num_workers)
+        self._slow_builder = CallThreads("thalweg-structured-slow", 1)
         self._delivery = CallThreads("thalweg-structured-deliver", 1)
         self._thread = start_thread("thalweg-structured", self._run)
 
@@ -73,6 +76,7 @@ class Dispatcher:
         if threading.current_thread() is not self._thread:
             self._thread.join()
         self._builders.close()
+        self._slow_builder.close()
         self._end_unused_zygotes()
         self._delivery.close()
 
@@ -202,14 +206,26 @@ class Dispatcher:
         return bool(events)
 
     def _finish(self, job: Job, message: Message) -> None:
-        error = message.head.get("error")
-        if error is None:
-            self._book.set_finishing(job)
-            self._builders.call(partial(self._build, job, message))
-        else:
-            self.deliver(self._book.fail(job, error, is_timeout=message.head["is_out_of_memory"]))
+        head = message.head
+        if "error" not in head:
+            self._make(job, message, self._builders)
+        elif not self._repeat(job, message):
+            self.deliver(self._book.fail(job, head["error"], is_timeout="out_of_memory" in head))
+
+    def _repeat(self, job: Job, message: Message | None) -> bool:
+        """Compile here what a worker compiled and could not send, if that was not too slow; False otherwise."""
+        is_known = message is not None and message.head.get("seconds", inf) <= MOST_REPEATED_S
+        if message is not None and is_known:
+            self._make(job, message, self._slow_builder)
+        return is_known
+
+    def _make(self, job: Job, message: Message, threads: CallThreads) -> None:
+        self._book.set_finishing(job)
+        threads.call(partial(self._build, job, message))
 
     def _lose(self, event: Lost) -> None:
+        if self._repeat(event.job, event.compiled):
+            return
         if event.is_cpu_limit:
             text = f"timeout: the grammar takes more than {self._limits.timeout_s:g} processor seconds to compile"
             self.deliver(self._book.fail(event.job, text, is_timeout=True))

@@ -33,6 +33,8 @@ class Lost:
     job: Job
     reason: str
     is_cpu_limit: bool
+    compiled: Message | None
+    """What it said before, if it had compiled the grammar."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +98,7 @@ class Fleet:
 
     def start(self, worker: Worker, job: Job, cpu_s: float) -> None:
         """Give an idle worker a job."""
-        worker.job = job
+        worker.job, worker.compiled = job, None
         head = {"spec": dataclasses.asdict(job.spec), "cpu_s": cpu_s}
         try:
             worker.channel.post(Message(head))
@@ -153,7 +155,7 @@ class Fleet:
 
     def _hear_zygote(self, zygote: Zygote) -> None:
         try:
-            for message in zygote.messages():
+            for message in zygote.channel.read():
                 if message.head["event"] == "ready":
                     zygote.is_ready = True
                 elif message.head["event"] == "failed":
@@ -168,34 +170,43 @@ class Fleet:
         """The zygote says that a worker is gone, and why."""
         number, status, error = (message.head[name] for name in ("worker", "status", "error"))
         for worker in [worker for worker in self._workers if worker.number == number]:
-            self._part(worker, kill=False)
+            for last in worker.channel.read_rest():
+                self._note(worker, last)
+            if worker in self._workers:
+                self._part(worker, kill=False)
         dead = self._ending.pop(number, None)
         if dead is None:
             return
         if not dead.is_ready:
             self.last_problem = f"no worker can be started: {error or describe(status)}"
         if dead.job is not None:
-            self._events.append(Lost(dead.job, describe(status), status == -signal.SIGXCPU))
+            self._events.append(Lost(dead.job, describe(status), status == -signal.SIGXCPU, dead.compiled))
 
     def _hear_worker(self, worker: Worker, mask: int) -> None:
         try:
             if mask & selectors.EVENT_WRITE:
                 worker.channel.flush()
                 self._watch(worker)
-            message = worker.channel.read() if mask & selectors.EVENT_READ else None
+            messages = worker.channel.read() if mask & selectors.EVENT_READ else []
         except ConnectionError:
             self._part(worker)
             return
-        if message is None:
-            return
-        if message.head["event"] == "hello":
+        for message in messages:
+            self._note(worker, message)
+
+    def _note(self, worker: Worker, message: Message) -> None:
+        """What a worker says: that it runs, that it has compiled its job, or the result."""
+        event = message.head["event"]
+        if event == "hello":
             worker.pid, self.last_problem = message.head["pid"], ""
-            return
-        job, worker.job = worker.job, None
-        if message.head["retires"]:
-            self._part(worker)
-        if job is not None:
-            self._events.append(Done(job, message))
+        elif event == "compiled":
+            worker.compiled = message
+        elif event == "result":
+            job, worker.job = worker.job, None
+            if message.head["retires"]:
+                self._part(worker)
+            if job is not None:
+                self._events.append(Done(job, message))
 
     def _watch(self, worker: Worker) -> None:
         events = selectors.EVENT_READ | (selectors.EVENT_WRITE if worker.channel.has_unsent else 0)

@@ -12,7 +12,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
 
 from thalweg.structured.jobs import Job
 from thalweg.structured.service_limits import ServiceLimits
@@ -40,6 +39,8 @@ class Worker:
         self.pid: int | None = None
         """Of the process, which says it when it runs."""
         self.job: Job | None = None
+        self.compiled: Message | None = None
+        """What it said of its job when it was compiled, and is being made into bytes."""
         self.killed_at = 0.0
         """When its end was asked for or noticed; it is gone when the zygote says so."""
 
@@ -101,11 +102,6 @@ class Zygote:
             sent = 0
         if sent != len(data):  # thousands of commands were not read
             raise ConnectionAbortedError("the zygote does not read its commands")
-
-    def messages(self) -> Iterator[Message]:
-        """What it has said since the last call."""
-        while (message := self.channel.read()) is not None:
-            yield message
 
     def end(self, patience_s: float = 5.0) -> int:
         """End the process and the workers; returns its exit status.

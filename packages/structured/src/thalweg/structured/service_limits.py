@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from thalweg.interfaces import ConfigError, shown
 
 MIB = 1 << 20
+MOST_REPEATED_S = 2.0
+"""Processor seconds up to which a grammar that cannot be sent, or only slowly, is compiled once more instead."""
 
 
 @dataclass(frozen=True, slots=True)

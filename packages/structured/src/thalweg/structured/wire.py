@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 import struct
@@ -86,22 +87,26 @@ class Channel:
             except BlockingIOError:
                 return
 
-    def read(self) -> Message | None:
-        """One message if it is complete now, reading once at most.
+    def read(self) -> list[Message]:
+        """The messages that are complete now, after reading once.
 
-        Raises ConnectionError if the other side is gone.
+        Raises ConnectionError if the other side is gone and all of its messages were returned.
         """
-        message = self._take()
-        if message is not None:
-            return message
         try:
             part = self._socket.recv(_READ_BYTES)
         except BlockingIOError:
-            return None
+            return []
         if not part:
             raise ConnectionResetError("the other side closed the connection")
         self._received += part
-        return self._take()
+        return list(iter(self._take, None))
+
+    def read_rest(self) -> list[Message]:
+        """The messages that are complete after reading everything that has arrived; for when the other side is gone."""
+        with contextlib.suppress(OSError):  # nothing more, or the end
+            while part := self._socket.recv(_READ_BYTES):
+                self._received += part
+        return list(iter(self._take, None))
 
     def _take(self) -> Message | None:
         if len(self._received) < _LENGTHS.size:
