@@ -107,13 +107,13 @@ class Zygote:
         """End the process and the workers; returns its exit status.
 
         A zygote that notices within `patience_s` kills and reaps its workers. Another one is killed, and the kernel
-        kills the workers.
+        kills the workers. One that is not ready has none.
         """
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self.channel.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
-            return self._process.wait(patience_s)
+            return self._process.wait(patience_s if self.is_ready else 0)
         self._process.kill()
         return self._process.wait()
 
