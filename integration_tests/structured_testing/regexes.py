@@ -12,7 +12,7 @@ REGEXES = {
     "optional": (r"colou?rs?", "colours"),
     "star of a group": (r"(ab)*c", "ababc"),
     "digits and words": (r"\d{1,3} \w+", "12 words"),
-    "white space": (r"[a-z]+\s[a-z]+", "two\twords"),
+    "white space": (r"[a-z]+[ \t\n][a-z]+", "two\twords"),
     "negated class": (r"[^a-z]{2,5}!", "A9!"),
     "escapes": (r"\(\[\{\.\*\+\?\\\}\]\)", "([{.*+?\\}])"),
     "unicode": (r"[äöü]+ß?", "öß"),
