@@ -23,6 +23,7 @@ from thalweg.structured.service_limits import ServiceLimits
         ("max_pending_per_user", 0, "at least 1"),
         ("max_source_bytes", 0, "at least 1"),
         ("memory_bytes", 1000, "at least 67108864"),
+        ("max_rollback", 0, "at least 1"),
     ],
 )
 def test_a_limit_that_cannot_be_is_refused_by_name(name: str, value: Any, accepted: str) -> None:
@@ -31,4 +32,4 @@ def test_a_limit_that_cannot_be_is_refused_by_name(name: str, value: Any, accept
 
 
 def test_the_smallest_limits_are_accepted() -> None:
-    ServiceLimits(1, 0.001, 0, 0, 1, 1, 64 << 20)
+    ServiceLimits(1, 0.001, 0, 0, 1, 1, 64 << 20, 1)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 class GrammarMaker:
     """Grammars and matchers of one vocabulary, in any thread."""
 
-    def __init__(self, vocabulary: Vocabulary | Callable[[], Vocabulary], max_rollback: int) -> None:
+    def __init__(self, vocabulary: Vocabulary | Callable[[], Vocabulary], max_rollback: int | None) -> None:
         self._source = vocabulary
         self._max_rollback = max_rollback
         self._lock = threading.RLock()
@@ -61,6 +61,7 @@ class GrammarMaker:
 
     def matcher(self, compiled: CompiledGrammar, spec: GrammarSpec) -> Matcher:
         """A matcher at its beginning."""
-        from thalweg.structured.matcher import GrammarMatcher
+        from thalweg.structured.matcher import MAX_ROLLBACK, GrammarMatcher
 
-        return GrammarMatcher(compiled, spec.trigger_token_ids, spec.bound_token_id, max_rollback=self._max_rollback)
+        most = MAX_ROLLBACK if self._max_rollback is None else self._max_rollback
+        return GrammarMatcher(compiled, spec.trigger_token_ids, spec.bound_token_id, max_rollback=most)

@@ -37,7 +37,6 @@ class CompileService:
     are called by one of the threads, one after another.
 
     vocabulary: or what makes it, which is called by one of the threads.
-    max_rollback: tokens that matchers with a trigger can take back.
     For the other arguments see `ServiceLimits`. Raises ConfigError for a limit that cannot be.
     """
 
@@ -52,10 +51,17 @@ class CompileService:
         max_pending_per_user: int = 64,
         max_source_bytes: int = 256 * 1024,
         memory_bytes: int = 4096 * MIB,
-        max_rollback: int = 64,
+        max_rollback: int | None = None,
     ) -> None:
         self._limits = ServiceLimits(
-            num_workers, timeout_s, ship_after_s, cache_bytes, max_pending_per_user, max_source_bytes, memory_bytes
+            num_workers=num_workers,
+            timeout_s=timeout_s,
+            ship_after_s=ship_after_s,
+            cache_bytes=cache_bytes,
+            max_pending_per_user=max_pending_per_user,
+            max_source_bytes=max_source_bytes,
+            memory_bytes=memory_bytes,
+            max_rollback=max_rollback,
         )
         self._maker = GrammarMaker(vocabulary, max_rollback)
         self._book = JobBook(self._limits)

@@ -30,6 +30,8 @@ class ServiceLimits:
     """Of one specification, in UTF-8."""
     memory_bytes: int = 4096 * MIB
     """Address space of a worker beyond what it has at its beginning."""
+    max_rollback: int | None = None
+    """Tokens that matchers with a trigger can take back; None: as many as `GrammarMatcher` says."""
 
     def __post_init__(self) -> None:
         for name, least in (
@@ -38,8 +40,11 @@ class ServiceLimits:
             ("max_pending_per_user", 1),
             ("max_source_bytes", 1),
             ("memory_bytes", 64 * MIB),
+            ("max_rollback", 1),
         ):
             value = getattr(self, name)
+            if name == "max_rollback" and value is None:
+                continue
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
                 raise ConfigError(f"{name} is {shown(value)}; it must be an integer of at least {least}")
         for name, is_positive in (("timeout_s", True), ("ship_after_s", False)):
