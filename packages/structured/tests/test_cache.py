@@ -3,7 +3,7 @@ from collections import OrderedDict
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from thalweg.structured.cache import ByteCache, RecentKeys
+from thalweg.structured.service.cache import ByteCache, RecentKeys
 
 
 def test_the_entry_that_was_used_longest_ago_leaves_first() -> None:

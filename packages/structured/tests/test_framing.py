@@ -10,8 +10,8 @@ from matcher_testing.masks import allowed
 
 from thalweg.interfaces import GrammarSpec, RequestError
 from thalweg.structured import GrammarMatcher, Vocabulary, compile_grammar
-from thalweg.structured.framing import framing_of
-from thalweg.structured.tokenizer_infos import TokenizerInfos
+from thalweg.structured.vocabulary.framing import framing_of
+from thalweg.structured.vocabulary.tokenizer_infos import TokenizerInfos
 
 TOKENS = (b"<end>", b"<call>", b"</call>", b"<other>", b"{", b"}", b'"', b"a", b" ", b":", b"1", b"<", b"call", b">")
 END, CALL, CALLED, OTHER, QUOTE, A = 0, 1, 2, 3, 6, 7

@@ -4,9 +4,9 @@ import pytest
 from service_testing.grammars import quick
 
 from thalweg.interfaces import GrammarSpec, Matcher, RequestError
-from thalweg.structured.job_book import JobBook, Outcome
-from thalweg.structured.jobs import Job
-from thalweg.structured.service_limits import ServiceLimits
+from thalweg.structured.service.job_book import JobBook, Outcome
+from thalweg.structured.service.jobs import Job
+from thalweg.structured.service.limits import ServiceLimits
 
 
 class Compiled:

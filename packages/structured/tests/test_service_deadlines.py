@@ -15,9 +15,9 @@ from service_testing.system import wait_until
 
 from thalweg.interfaces import RequestError
 from thalweg.structured import CompileService
-from thalweg.structured.fleet import Fleet
-from thalweg.structured.jobs import Job
-from thalweg.structured.processes import Worker
+from thalweg.structured.service.fleet import Fleet
+from thalweg.structured.service.jobs import Job
+from thalweg.structured.service.processes import WorkerHandle
 
 LATE_S = 0.5
 """What a busy machine may add to a deadline; benchmarks/structured_compile.py measures the exactness."""
@@ -138,7 +138,7 @@ def test_the_kernel_ends_a_worker_that_spends_more_time_than_it_may(
 ) -> None:
     start = Fleet.start
 
-    def start_with_a_second(fleet: Fleet, worker: Worker, job: Job, cpu_s: float) -> None:
+    def start_with_a_second(fleet: Fleet, worker: WorkerHandle, job: Job, cpu_s: float) -> None:
         assert cpu_s == 60
         start(fleet, worker, job, 1.0)
 

@@ -17,8 +17,9 @@ from service_testing.services import both_workers_of, fleet_of, make_service, st
 from service_testing.system import children_of, family_of, is_alive, open_fds, wait_until
 
 from thalweg.interfaces import ConfigError, RequestError
-from thalweg.structured import CompileService, Vocabulary, fleet
-from thalweg.structured.shipping import origin
+from thalweg.structured import CompileService, Vocabulary
+from thalweg.structured.service import fleet
+from thalweg.structured.service.shipping import origin
 
 DEADLINE_S = 60
 
@@ -113,7 +114,7 @@ def test_a_worker_with_another_version_of_the_library_is_refused(
 ) -> None:
     start(service)
     monkeypatch.setattr(
-        "thalweg.structured.shipping.origin", lambda vocabulary: {**origin(vocabulary), "xgrammar": "9.9"}
+        "thalweg.structured.service.shipping.origin", lambda vocabulary: {**origin(vocabulary), "xgrammar": "9.9"}
     )
     error = service.compile(quick(5003)).exception(DEADLINE_S)
     assert isinstance(error, RequestError)

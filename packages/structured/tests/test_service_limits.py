@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 
 from thalweg.interfaces import ConfigError
-from thalweg.structured.service_limits import ServiceLimits
+from thalweg.structured.service.limits import ServiceLimits
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,9 @@ from service_testing.grammars import quick
 from service_testing.vocabularies import small_vocabulary, token_of
 
 from thalweg.interfaces import ConfigError, GrammarSpec
-from thalweg.structured import GrammarMatcher, Vocabulary, compile_grammar, shipping
+from thalweg.structured import GrammarMatcher, Vocabulary, compile_grammar
 from thalweg.structured.library import TokenizerInfo
+from thalweg.structured.service import shipping
 
 
 @pytest.fixture(scope="module")

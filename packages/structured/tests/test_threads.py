@@ -2,7 +2,7 @@ import threading
 
 import pytest
 
-from thalweg.structured.threads import CallThreads
+from thalweg.structured.service.threads import CallThreads
 
 
 def test_calls_are_made_in_order_and_all_before_the_end() -> None:

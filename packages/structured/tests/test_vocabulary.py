@@ -21,7 +21,7 @@ from tokenizers import decoders, models, pre_tokenizers
 
 from thalweg.interfaces import ConfigError, GrammarSpec
 from thalweg.structured import GrammarMatcher, Vocabulary, compile_grammar
-from thalweg.structured.spelling import byte_level
+from thalweg.structured.vocabulary.spelling import byte_level
 
 
 def test_tokens_of_a_published_tokenizer_are_the_bytes_of_its_texts() -> None:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from thalweg.structured.wire import Channel, Message, receive, send
+from thalweg.structured.service.wire import Channel, Message, receive, send
 
 SocketPair = tuple[socket.socket, socket.socket]
 

@@ -82,7 +82,7 @@ def _submit(
 
 def _kill_something(service: CompileService, rng: random.Random) -> None:
     """A worker; rarely the process that all come from."""
-    dispatcher = service._running.dispatcher
+    dispatcher = service._dispatcher.current
     if dispatcher is None:
         return
     pids = sorted(workers_of(service))

@@ -10,7 +10,7 @@ from service_testing.system import wait_until
 from service_testing.vocabularies import small_vocabulary
 
 from thalweg.structured import CompileService
-from thalweg.structured.fleet import Fleet
+from thalweg.structured.service.fleet import Fleet
 
 _NUMBERS = count(10_000)
 
@@ -28,12 +28,12 @@ def start(service: CompileService) -> None:
 def calm(service: CompileService) -> None:
     """Cancel everything, also what a failed test has left, and wait for workers without a job."""
     service.cancel(list(service._book._waiters))
-    wait_until(lambda: service._running.dispatcher is None or not fleet_of(service).running)
+    wait_until(lambda: service._dispatcher.current is None or not fleet_of(service).running)
 
 
 def fleet_of(service: CompileService) -> Fleet:
     """The processes of a service that was started."""
-    dispatcher = service._running.dispatcher
+    dispatcher = service._dispatcher.current
     assert dispatcher is not None
     return dispatcher.fleet
 

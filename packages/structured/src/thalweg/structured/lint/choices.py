@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from thalweg.interfaces import GrammarSpec, shown
-from thalweg.structured.limits import MAX_CHOICES
 from thalweg.structured.lint.findings import Findings
+from thalweg.structured.lint.limits import MAX_CHOICES
 from thalweg.structured.lint.paths import ROOT
 from thalweg.structured.lint.texts import read_json
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from thalweg.interfaces import shown
-from thalweg.structured.limits import MAX_COUNT
 from thalweg.structured.lint.findings import Findings
+from thalweg.structured.lint.limits import MAX_COUNT
 from thalweg.structured.lint.paths import Path
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from thalweg.structured.limits import MAX_DEPTH, MAX_REPETITION
 from thalweg.structured.lint.findings import Findings
+from thalweg.structured.lint.limits import MAX_DEPTH, MAX_REPETITION
 from thalweg.structured.lint.paths import Path
 
 _TOKEN = re.compile(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NoReturn
 
 from thalweg.interfaces import RequestError
-from thalweg.structured.limits import MAX_PIECES, MAX_WARNINGS
+from thalweg.structured.lint.limits import MAX_PIECES, MAX_WARNINGS
 from thalweg.structured.lint.paths import Path
 
 

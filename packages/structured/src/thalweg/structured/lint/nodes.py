@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from thalweg.structured.limits import MAX_SCHEMAS
 from thalweg.structured.lint.findings import Findings
+from thalweg.structured.lint.limits import MAX_SCHEMAS
 from thalweg.structured.lint.paths import Path
 
 

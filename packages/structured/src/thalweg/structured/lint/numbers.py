@@ -7,8 +7,8 @@ from math import ceil, floor
 from typing import Any
 
 from thalweg.interfaces import shown
-from thalweg.structured.limits import MAX_DECIMALS, MAX_MULTIPLE_OF, MAX_MULTIPLES_RANGE
 from thalweg.structured.lint.findings import Findings
+from thalweg.structured.lint.limits import MAX_DECIMALS, MAX_MULTIPLE_OF, MAX_MULTIPLES_RANGE
 from thalweg.structured.lint.nodes import Node, Nodes
 from thalweg.structured.lint.paths import Path
 

@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from thalweg.interfaces import shown
-from thalweg.structured.limits import MAX_REPETITION
 from thalweg.structured.lint.counts import check_counts
 from thalweg.structured.lint.keywords import CONSTRAINTS, NEVER_OF_OBJECTS, OF_STRINGS
+from thalweg.structured.lint.limits import MAX_REPETITION
 from thalweg.structured.lint.nodes import Node, Nodes
 from thalweg.structured.lint.regex import check_pattern
 from thalweg.structured.lint.regex_tokens import has_branches

@@ -6,8 +6,8 @@ import re
 from dataclasses import dataclass
 
 from thalweg.interfaces import shown
-from thalweg.structured.limits import MAX_DEPTH, MAX_PIECES, MAX_REPETITION
 from thalweg.structured.lint.findings import Findings
+from thalweg.structured.lint.limits import MAX_DEPTH, MAX_PIECES, MAX_REPETITION
 from thalweg.structured.lint.paths import Path
 from thalweg.structured.lint.regex_tokens import Token, character_of, class_items, class_ranges, tokens
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from thalweg.interfaces import GrammarSpec, shown
-from thalweg.structured.limits import MAX_DEPTH
 from thalweg.structured.lint import arrays, branches, numbers, objects, strings, values
 from thalweg.structured.lint.endless import Endings
 from thalweg.structured.lint.findings import Findings
@@ -18,6 +17,7 @@ from thalweg.structured.lint.keywords import (
     NEVER,
     TYPES,
 )
+from thalweg.structured.lint.limits import MAX_DEPTH
 from thalweg.structured.lint.nodes import Node, Nodes
 from thalweg.structured.lint.paths import ROOT, Path
 from thalweg.structured.lint.references import target_of

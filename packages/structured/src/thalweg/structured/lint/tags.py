@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from thalweg.interfaces import GrammarSpec, shown
-from thalweg.structured.limits import MAX_DEPTH, MAX_REPETITION
 from thalweg.structured.lint.ebnf import check_ebnf
 from thalweg.structured.lint.findings import Findings
+from thalweg.structured.lint.limits import MAX_DEPTH, MAX_REPETITION
 from thalweg.structured.lint.paths import ROOT, Path
 from thalweg.structured.lint.regex import check_regex
 from thalweg.structured.lint.schema import check_schema

@@ -8,7 +8,7 @@ import re
 from typing import Any, NoReturn
 
 from thalweg.interfaces import RequestError, shown
-from thalweg.structured.limits import MAX_JSON_DEPTH
+from thalweg.structured.lint.limits import MAX_JSON_DEPTH
 
 _STRING_OR_BRACKET = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|[\[{]|[\]}]', re.DOTALL)
 _LONGEST_NUMBER = 400

@@ -6,9 +6,9 @@ import json
 from typing import Any
 
 from thalweg.interfaces import shown
-from thalweg.structured.limits import MAX_CHOICES
 from thalweg.structured.lint.findings import Findings
 from thalweg.structured.lint.keywords import CONSTRAINTS
+from thalweg.structured.lint.limits import MAX_CHOICES
 from thalweg.structured.lint.nodes import Node
 from thalweg.structured.lint.paths import Path
 

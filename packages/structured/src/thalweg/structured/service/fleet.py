@@ -8,9 +8,9 @@ import signal
 import time
 from dataclasses import dataclass
 
-from thalweg.structured.jobs import Job
-from thalweg.structured.processes import Worker, Zygote
-from thalweg.structured.wire import Message
+from thalweg.structured.service.jobs import Job
+from thalweg.structured.service.processes import WorkerHandle, ZygoteHandle
+from thalweg.structured.service.wire import Message
 
 KILL_TIMEOUT_S = 5.0
 """A zygote that has not confirmed the end of a killed worker by then hangs."""
@@ -56,9 +56,9 @@ class Fleet:
     def __init__(self, num_workers: int, selector: selectors.BaseSelector) -> None:
         self._num_workers = num_workers
         self._selector = selector
-        self._zygote: Zygote | None = None
-        self._workers: list[Worker] = []
-        self._ending: dict[int, Worker] = {}
+        self._zygote: ZygoteHandle | None = None
+        self._workers: list[WorkerHandle] = []
+        self._ending: dict[int, WorkerHandle] = {}
         """By number; the zygote has not confirmed their end."""
         self._events: list[Event] = []
         self._no_fork_before = 0.0
@@ -77,12 +77,12 @@ class Fleet:
         return None if self._zygote is None else self._zygote.pid
 
     @property
-    def running(self) -> list[Worker]:
+    def running(self) -> list[WorkerHandle]:
         """Workers with a job."""
         return [worker for worker in self._workers if worker.job is not None]
 
     @property
-    def idle(self) -> Worker | None:
+    def idle(self) -> WorkerHandle | None:
         """A worker that can be given a job."""
         return next((worker for worker in self._workers if worker.is_ready and worker.job is None), None)
 
@@ -91,12 +91,12 @@ class Fleet:
         events, self._events = self._events, []
         return events
 
-    def adopt(self, zygote: Zygote) -> None:
+    def adopt(self, zygote: ZygoteHandle) -> None:
         """Take over a process that was started."""
         self._zygote = zygote
         self._selector.register(zygote.channel, selectors.EVENT_READ, zygote)
 
-    def start(self, worker: Worker, job: Job, cpu_s: float) -> None:
+    def start(self, worker: WorkerHandle, job: Job, cpu_s: float) -> None:
         """Give an idle worker a job."""
         worker.job, worker.compiled = job, None
         head = {"spec": dataclasses.asdict(job.spec), "cpu_s": cpu_s}
@@ -107,7 +107,7 @@ class Fleet:
         else:
             self._watch(worker)
 
-    def stop(self, worker: Worker) -> None:
+    def stop(self, worker: WorkerHandle) -> None:
         """Kill a worker, whose job is the caller's from now on, and start another."""
         worker.job = None
         self._part(worker)
@@ -145,15 +145,15 @@ class Fleet:
         elif any(now >= worker.killed_at + KILL_TIMEOUT_S for worker in self._ending.values()):
             self._collapse(f"it did not end a worker within {KILL_TIMEOUT_S:g} s", patience_s=0)
 
-    def handle(self, source: Zygote | Worker, mask: int) -> None:
+    def handle(self, source: ZygoteHandle | WorkerHandle, mask: int) -> None:
         """React to a socket that is ready; source: as registered."""
-        if isinstance(source, Zygote):
+        if isinstance(source, ZygoteHandle):
             if source is self._zygote:
                 self._hear_zygote(source)
         elif source in self._workers:
             self._hear_worker(source, mask)
 
-    def _hear_zygote(self, zygote: Zygote) -> None:
+    def _hear_zygote(self, zygote: ZygoteHandle) -> None:
         try:
             for message in zygote.channel.read():
                 if message.head["event"] == "ready":
@@ -182,7 +182,7 @@ class Fleet:
         if dead.job is not None:
             self._events.append(Lost(dead.job, describe(status), status == -signal.SIGXCPU, dead.compiled))
 
-    def _hear_worker(self, worker: Worker, mask: int) -> None:
+    def _hear_worker(self, worker: WorkerHandle, mask: int) -> None:
         try:
             if mask & selectors.EVENT_WRITE:
                 worker.channel.flush()
@@ -194,7 +194,7 @@ class Fleet:
         for message in messages:
             self._note(worker, message)
 
-    def _note(self, worker: Worker, message: Message) -> None:
+    def _note(self, worker: WorkerHandle, message: Message) -> None:
         """What a worker says: that it runs, that it has compiled its job, or the result."""
         event = message.head["event"]
         if event == "hello":
@@ -208,11 +208,11 @@ class Fleet:
             if job is not None:
                 self._events.append(Done(job, message))
 
-    def _watch(self, worker: Worker) -> None:
+    def _watch(self, worker: WorkerHandle) -> None:
         events = selectors.EVENT_READ | (selectors.EVENT_WRITE if worker.channel.has_unsent else 0)
         self._selector.modify(worker.channel, events, worker)
 
-    def _part(self, worker: Worker, *, kill: bool = True) -> None:
+    def _part(self, worker: WorkerHandle, *, kill: bool = True) -> None:
         """Let go of a worker, and ask for another at once. If it has a job, its end is told when it is confirmed."""
         self._workers.remove(worker)
         self._selector.unregister(worker.channel)

@@ -7,13 +7,13 @@ import threading
 from concurrent.futures import Future
 
 from thalweg.interfaces import Matcher, RequestError
-from thalweg.structured.dispatcher import Dispatcher, resolve
-from thalweg.structured.job_book import JobBook
-from thalweg.structured.maker import GrammarMaker
-from thalweg.structured.service_limits import ServiceLimits
+from thalweg.structured.service.dispatcher import Dispatcher, resolve
+from thalweg.structured.service.grammar_maker import GrammarMaker
+from thalweg.structured.service.job_book import JobBook
+from thalweg.structured.service.limits import ServiceLimits
 
 
-class Running:
+class LazyDispatcher:
     """Starts a dispatcher on demand and ends it. It does not refer to its service, which may be dropped unclosed."""
 
     def __init__(self, book: JobBook, limits: ServiceLimits, maker: GrammarMaker) -> None:
@@ -23,12 +23,12 @@ class Running:
         self._lock = threading.Lock()
         self._pid = os.getpid()
         self._is_closed = False
-        self.dispatcher: Dispatcher | None = None
+        self.current: Dispatcher | None = None
 
     @property
     def num_replaced(self) -> int:
         """Workers that ended and got a successor."""
-        return 0 if self.dispatcher is None else self.dispatcher.fleet.num_replaced
+        return 0 if self.current is None else self.current.fleet.num_replaced
 
     def check_process(self) -> None:
         """Raise RequestError in a fork of the process that made the service: the threads are not in it."""
@@ -38,10 +38,10 @@ class Running:
     def wake(self) -> None:
         """Have the dispatcher look at the book."""
         with self._lock:
-            if self.dispatcher is None and not self._is_closed:
-                self.dispatcher = Dispatcher(self._book, self._limits, self._maker)
-        if self.dispatcher is not None:
-            self.dispatcher.wake()
+            if self.current is None and not self._is_closed:
+                self.current = Dispatcher(self._book, self._limits, self._maker)
+        if self.current is not None:
+            self.current.wake()
 
     def notice_cancellation(self, future: Future[Matcher]) -> None:
         """A future is done: if its holder cancelled it, nobody waits for the grammar any more."""
@@ -57,9 +57,9 @@ class Running:
         with self._lock:
             self._is_closed = True
         outcomes = self._book.close()
-        if self.dispatcher is None:
+        if self.current is None:
             for outcome in outcomes:
                 resolve(outcome.waiter.future, RequestError(outcome.error))
         else:
-            self.dispatcher.deliver(outcomes)
-            self.dispatcher.close()
+            self.current.deliver(outcomes)
+            self.current.close()

@@ -13,24 +13,23 @@ import sys
 import tempfile
 import time
 
-from thalweg.structured.jobs import Job
-from thalweg.structured.service_limits import ServiceLimits
-from thalweg.structured.wire import Channel, Message
-from thalweg.structured.zygote_commands import COMMAND, FORK, KILL
+from thalweg.structured.service.jobs import Job
+from thalweg.structured.service.limits import ServiceLimits
+from thalweg.structured.service.wire import COMMAND, FORK, KILL, Channel, Message
 
 _BOOT = """
 import signal, sys
 signal.signal(signal.SIGINT, signal.SIG_IGN)
 signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
 sys.path[:] = sys.argv[2:]
-from thalweg.structured.zygote import main
+from thalweg.structured.service.zygote import main
 main(sys.argv[1])
 """
 _ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 """Libraries that start threads when they are loaded would make forks unsafe."""
 
 
-class Worker:
+class WorkerHandle:
     """A process that compiles one job at a time."""
 
     def __init__(self, number: int, channel: Channel) -> None:
@@ -50,7 +49,7 @@ class Worker:
         return self.pid is not None
 
 
-class Zygote:
+class ZygoteHandle:
     """A running zygote process. Its methods raise ConnectionError when it is gone."""
 
     def __init__(self, vocabulary: bytes, limits: ServiceLimits) -> None:
@@ -76,7 +75,7 @@ class Zygote:
         """Of the process."""
         return self._process.pid
 
-    def fork(self) -> Worker:
+    def fork(self) -> WorkerHandle:
         """Ask for another worker; it says over its channel when it runs."""
         ours, theirs = socket.socketpair()
         number = self._next_number
@@ -88,9 +87,9 @@ class Zygote:
             raise
         finally:
             theirs.close()
-        return Worker(number, Channel(ours))
+        return WorkerHandle(number, Channel(ours))
 
-    def kill(self, worker: Worker) -> None:
+    def kill(self, worker: WorkerHandle) -> None:
         """Ask for a worker's end, which the zygote confirms unless it has done so already."""
         self._command(KILL, worker.number, [])
 

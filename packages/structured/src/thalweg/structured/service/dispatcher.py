@@ -16,14 +16,14 @@ from math import inf
 from queue import Empty, SimpleQueue
 
 from thalweg.interfaces import Matcher, RequestError, ThalwegError
-from thalweg.structured.fleet import Collapsed, Done, Fleet, Lost
-from thalweg.structured.job_book import JobBook, Outcome
-from thalweg.structured.jobs import Job
-from thalweg.structured.maker import GrammarMaker
-from thalweg.structured.processes import Zygote
-from thalweg.structured.service_limits import MOST_REPEATED_S, ServiceLimits
-from thalweg.structured.threads import CallThreads, start_thread
-from thalweg.structured.wire import Message
+from thalweg.structured.service.fleet import Collapsed, Done, Fleet, Lost
+from thalweg.structured.service.grammar_maker import GrammarMaker
+from thalweg.structured.service.job_book import JobBook, Outcome
+from thalweg.structured.service.jobs import Job
+from thalweg.structured.service.limits import MOST_REPEATED_S, ServiceLimits
+from thalweg.structured.service.processes import ZygoteHandle
+from thalweg.structured.service.threads import CallThreads, start_thread
+from thalweg.structured.service.wire import Message
 
 logger = logging.getLogger(__name__)
 
@@ -44,7 +44,7 @@ class Dispatcher:
         self._book = book
         self._limits = limits
         self._maker = maker
-        self._zygotes: SimpleQueue[Zygote | Exception] = SimpleQueue()
+        self._zygotes: SimpleQueue[ZygoteHandle | Exception] = SimpleQueue()
         self._is_starting = False
         self._is_closing = False
         self._woken, self._wake_end = socket.socketpair()
@@ -168,7 +168,7 @@ class Dispatcher:
         with suppress(Empty):
             made = self._zygotes.get_nowait()
             self._is_starting = False
-            if isinstance(made, Zygote):
+            if isinstance(made, ZygoteHandle):
                 self.fleet.adopt(made)
             else:
                 self.deliver(self._book.fail_queued(f"the compile process cannot be started: {made}"))
@@ -179,7 +179,7 @@ class Dispatcher:
 
     def _start_zygote(self) -> None:
         try:
-            self._zygotes.put(Zygote(self._maker.vocabulary.to_bytes(), self._limits))
+            self._zygotes.put(ZygoteHandle(self._maker.vocabulary.to_bytes(), self._limits))
         except Exception as error:
             self._zygotes.put(error)
         self.wake()
@@ -190,7 +190,7 @@ class Dispatcher:
         with suppress(Empty):
             while True:
                 made = self._zygotes.get_nowait()
-                if isinstance(made, Zygote):
+                if isinstance(made, ZygoteHandle):
                     made.end()
 
     def _react(self) -> bool:

@@ -12,13 +12,13 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from thalweg.interfaces import GrammarCounts, GrammarSpec, Matcher, RequestError
-from thalweg.structured.cache import RecentKeys
-from thalweg.structured.job_book import JobBook
-from thalweg.structured.jobs import key_of
 from thalweg.structured.lint import check
-from thalweg.structured.maker import GrammarMaker
-from thalweg.structured.running import Running
-from thalweg.structured.service_limits import MIB, ServiceLimits
+from thalweg.structured.service.cache import RecentKeys
+from thalweg.structured.service.grammar_maker import GrammarMaker
+from thalweg.structured.service.job_book import JobBook
+from thalweg.structured.service.jobs import key_of
+from thalweg.structured.service.lazy_dispatcher import LazyDispatcher
+from thalweg.structured.service.limits import MIB, ServiceLimits
 
 if TYPE_CHECKING:
     from thalweg.structured.vocabulary import Vocabulary
@@ -65,14 +65,14 @@ class CompileService:
         )
         self._maker = GrammarMaker(vocabulary, max_rollback)
         self._book = JobBook(self._limits)
-        self._running = Running(self._book, self._limits, self._maker)
+        self._dispatcher = LazyDispatcher(self._book, self._limits, self._maker)
         self._warned = RecentKeys(_REMEMBERED_WARNINGS)
-        self._finalizer = weakref.finalize(self, self._running.close)
+        self._finalizer = weakref.finalize(self, self._dispatcher.close)
 
     @property
     def counts(self) -> GrammarCounts:
         """Totals so far."""
-        return replace(self._book.counts, num_workers_replaced=self._running.num_replaced)
+        return replace(self._book.counts, num_workers_replaced=self._dispatcher.num_replaced)
 
     def compile(self, spec: GrammarSpec, *, user: str = "") -> Future[Matcher]:
         """Start compiling; the future fails with RequestError for a grammar that cannot be served.
@@ -82,15 +82,15 @@ class CompileService:
         Raises RequestError at once for a source that is too long or that `lint.check` refuses, for too many grammars
         of one user that wait, and after `close`.
         """
-        self._running.check_process()
+        self._dispatcher.check_process()
         compiled = self._book.find(spec)
         if compiled is not None:
             return _done(self._maker.matcher(compiled, spec))
         if not self._book.is_in_flight(spec):
             self._check_source(spec)
         future = self._book.submit(spec, user, time.monotonic())
-        future.add_done_callback(self._running.notice_cancellation)
-        self._running.wake()
+        future.add_done_callback(self._dispatcher.notice_cancellation)
+        self._dispatcher.wake()
         return future
 
     def cancel(self, pending: Iterable[Future[Matcher]]) -> None:
@@ -100,7 +100,7 @@ class CompileService:
 
     def close(self) -> None:
         """End the processes and threads and fail what is pending; waits until they have ended."""
-        self._running.close()
+        self._dispatcher.close()
 
     def __enter__(self) -> CompileService:
         return self

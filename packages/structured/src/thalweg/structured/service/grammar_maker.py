@@ -7,11 +7,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from thalweg.interfaces import GrammarSpec, Matcher
-from thalweg.structured.wire import Message
+from thalweg.structured.service.wire import Message
 
 if TYPE_CHECKING:
     from thalweg.structured.library import CompiledGrammar
-    from thalweg.structured.toolkit import Toolkit
+    from thalweg.structured.service.toolkit import Toolkit
     from thalweg.structured.vocabulary import Vocabulary
 
 
@@ -38,7 +38,7 @@ class GrammarMaker:
         """The library and its form of the vocabulary, which takes seconds the first time."""
         with self._lock:
             if self._toolkit is None:
-                from thalweg.structured.toolkit import Toolkit
+                from thalweg.structured.service.toolkit import Toolkit
 
                 self._toolkit = Toolkit(self.vocabulary)
             return self._toolkit
@@ -52,7 +52,7 @@ class GrammarMaker:
 
         Raises ConfigError if the worker has another version of the library than this process.
         """
-        from thalweg.structured.shipping import check_origin
+        from thalweg.structured.service.shipping import check_origin
 
         check_origin(message.head["origin"], self.vocabulary)
         if message.body:

@@ -21,11 +21,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from thalweg.interfaces import GrammarSpec
-from thalweg.structured import worker
-from thalweg.structured.toolkit import Toolkit
+from thalweg.structured.service import worker
+from thalweg.structured.service.toolkit import Toolkit
+from thalweg.structured.service.wire import COMMAND, FORK, Message, send
 from thalweg.structured.vocabulary import Vocabulary
-from thalweg.structured.wire import Message, send
-from thalweg.structured.zygote_commands import COMMAND, FORK
 
 _MOST_FDS = 16
 _PR_SET_PDEATHSIG = 1

@@ -7,9 +7,9 @@ from collections import OrderedDict
 from dataclasses import replace
 
 from thalweg.interfaces import GrammarSpec
-from thalweg.structured.framing import Framing, framing_of
 from thalweg.structured.library import TokenizerInfo
 from thalweg.structured.vocabulary import Vocabulary
+from thalweg.structured.vocabulary.framing import Framing, framing_of
 
 _MAX_KEPT = 4
 """Each takes a tenth of a second to make and ten megabytes at a vocabulary of 129,280."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 from functools import cached_property
 
 from thalweg.interfaces import GrammarSpec
-from thalweg.structured import shipping
 from thalweg.structured.compile import compile_grammar
 from thalweg.structured.library import CompiledGrammar
-from thalweg.structured.tokenizer_infos import TokenizerInfos
+from thalweg.structured.service import shipping
 from thalweg.structured.vocabulary import Vocabulary
+from thalweg.structured.vocabulary.tokenizer_infos import TokenizerInfos
 
 
 class Toolkit:

@@ -10,10 +10,10 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
 from thalweg.interfaces import GrammarCounts, GrammarSpec, Matcher, RequestError, shown
-from thalweg.structured.cache import ByteCache
-from thalweg.structured.jobs import Job, JobState, Waiter, key_of
-from thalweg.structured.queue import FairQueue
-from thalweg.structured.service_limits import ServiceLimits
+from thalweg.structured.service.cache import ByteCache
+from thalweg.structured.service.fair_queue import FairQueue
+from thalweg.structured.service.jobs import Job, JobState, Waiter, key_of
+from thalweg.structured.service.limits import ServiceLimits
 
 if TYPE_CHECKING:
     from thalweg.structured.library import CompiledGrammar

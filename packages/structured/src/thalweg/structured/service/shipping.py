@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from thalweg.interfaces import ConfigError, GrammarSpec, shown
-from thalweg.structured.jobs import key_of
 from thalweg.structured.library import (
     CompiledGrammar,
     TokenizerInfo,
@@ -17,6 +16,7 @@ from thalweg.structured.library import (
     library_version,
     plain_message,
 )
+from thalweg.structured.service.jobs import key_of
 from thalweg.structured.vocabulary import Vocabulary
 
 _MAGIC = b"thalweg-grammar 1 "

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from thalweg.interfaces import GrammarSpec, RequestError
-from thalweg.structured.service_limits import MOST_REPEATED_S
-from thalweg.structured.toolkit import Toolkit
-from thalweg.structured.wire import Message, receive, send
+from thalweg.structured.service.limits import MOST_REPEATED_S
+from thalweg.structured.service.toolkit import Toolkit
+from thalweg.structured.service.wire import Message, receive, send
 
 STACK_BYTES = 8 << 20
 """Half of what threads of the service have, which compile the same grammar once more."""

@@ -3,7 +3,7 @@ from collections import deque
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from thalweg.structured.queue import FairQueue
+from thalweg.structured.service.fair_queue import FairQueue
 
 
 def filled(*entries: tuple[str, str]) -> FairQueue[str]:

@@ -10,6 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+COMMAND = struct.Struct("!cI")
+"""What the zygote is told, of fixed size because descriptors may come with it: a letter, and the number of a worker."""
+FORK, KILL = b"F", b"K"
+
 _LENGTHS = struct.Struct("!IQ")
 _READ_BYTES = 1 << 20
 

@@ -9,8 +9,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 
 from thalweg.interfaces import ConfigError, shown
-from thalweg.structured.spelling import reader_of
-from thalweg.structured.vocabulary_bytes import pack, unpack
+from thalweg.structured.vocabulary.packing import pack, unpack
+from thalweg.structured.vocabulary.spelling import reader_of
 
 if TYPE_CHECKING:
     from thalweg.structured.library import TokenizerInfo
