@@ -109,7 +109,7 @@ def test_names_in_a_schema_are_not_those_of_a_tag() -> None:
 @pytest.mark.parametrize("token", ["<unknown>", SIZE, -1, True, 1.5, None, {}, "\ud800"])
 def test_a_token_that_the_vocabulary_lacks_is_refused(token: object) -> None:
     source = json.dumps({"type": "structural_tag", "format": {"type": "exclude_token", "exclude_tokens": [token]}})
-    with pytest.raises(RequestError, match=r"structural_tag: token .* is not in the vocabulary"):
+    with pytest.raises(RequestError, match=r"^invalid grammar: structural_tag: token .* is not in the vocabulary"):
         framing_of(source, VOCABULARY)
 
 

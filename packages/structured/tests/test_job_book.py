@@ -4,8 +4,8 @@ import pytest
 from service_testing.grammars import quick
 
 from thalweg.interfaces import GrammarSpec, Matcher, RequestError
-from thalweg.structured.service.job_book import JobBook, Outcome
-from thalweg.structured.service.jobs import Job
+from thalweg.structured.service.job_book import JobBook
+from thalweg.structured.service.jobs import Job, Outcome
 from thalweg.structured.service.limits import ServiceLimits
 
 
@@ -17,7 +17,9 @@ class Compiled:
 
 
 def make_book(**limits: int) -> JobBook:
-    return JobBook(ServiceLimits(timeout_s=20, **limits))
+    book = JobBook(ServiceLimits(timeout_s=20, **limits))
+    book.set_ready(0)
+    return book
 
 
 def futures(outcomes: list[Outcome]) -> list[Future[Matcher]]:
@@ -83,6 +85,27 @@ def test_waiters_expire_exactly_each_at_its_own_deadline() -> None:
     assert outcomes[0].error.endswith("a worker compiled it for 0.4 s")
     assert book.is_abandoned(job)
     assert (book.next_deadline(), book.counts.num_failed, book.counts.num_timeouts) == (None, 2, 2)
+
+
+def test_the_start_of_the_service_is_on_nobodys_time() -> None:
+    book = make_book()
+    before = book.submit(quick(0), "a", 0)
+    book.set_down()
+    meanwhile = [book.submit(quick(number), "a", number) for number in (1, 2)]
+    assert book.next_deadline() == 20
+    assert futures(book.expire(1000)) == [before]
+    assert book.next_deadline() is None
+    book.set_ready(50)
+    after = book.submit(quick(3), "a", 55)
+    assert book.next_deadline() == 70
+    assert book.expire(69.9) == []
+    outcomes = book.expire(70, "no worker can be started: no memory")
+    assert futures(outcomes) == meanwhile
+    assert outcomes[0].error == (
+        "timeout: no grammar within timeout_s 20 of the start of the compile service; it waited for a worker; "
+        "no worker can be started: no memory"
+    )
+    assert futures(book.expire(75)) == [after]
 
 
 def test_an_expired_job_that_waited_is_never_started() -> None:
@@ -166,12 +189,14 @@ def test_a_failure_reaches_everybody_who_waits_and_is_not_kept() -> None:
     assert (book.counts.num_failed, book.counts.num_timeouts) == (2, 0)
 
 
-def test_what_waits_for_a_worker_can_be_failed_without_what_runs() -> None:
+def test_a_start_that_fails_fails_who_waits_for_it_or_for_a_worker() -> None:
     book = make_book()
     book.submit(quick(0), "a", 0)
     running = started(book)
     waiting = [book.submit(quick(1), "a", 0), book.submit(quick(1), "b", 0)]
-    assert futures(book.fail_queued("no process")) == waiting
+    book.set_down()
+    late = book.submit(quick(0), "b", 0)
+    assert futures(book.fail_start("no process")) == [*waiting, late]
     assert not book.is_abandoned(running)
 
 

@@ -113,26 +113,6 @@ def test_a_grammar_that_needs_too_much_memory_fails_alone_and_its_worker_is_repl
     replace_workers(service, workers)
 
 
-def test_a_grammar_whose_bytes_need_too_much_memory_is_compiled_here_after_all(service: CompileService) -> None:
-    workers = leave_memory(service, 100 << 20)
-    before = service.counts
-    assert service.compile(tangle(24, "m")).result(60)
-    assert service.counts.num_timeouts == before.num_timeouts
-    assert len(workers & both_workers_of(service)) == 1
-    replace_workers(service, workers)
-
-
-def test_a_grammar_whose_bytes_take_longer_than_compiling_it_again_is_compiled_here_after_all(
-    service: CompileService,
-) -> None:
-    """It has 200 megabytes of them, but is compiled in a fifth of a second."""
-    start(service)
-    workers, before = both_workers_of(service), service.counts
-    assert service.compile(tangle(24, "t")).result(60)
-    assert service.counts.num_timeouts == before.num_timeouts
-    assert len(workers & both_workers_of(service)) == 1
-
-
 def test_the_kernel_ends_a_worker_that_spends_more_time_than_it_may(
     service: CompileService, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -97,7 +97,7 @@ def test_a_vocabulary_that_cannot_be_made_fails_what_waits_and_is_tried_again() 
         for _ in range(2):
             error = service.compile(quick()).exception(DEADLINE_S)
             assert isinstance(error, RequestError)
-            assert str(error) == "the compile process cannot be started: the tokenizer has no decoder"
+            assert str(error) == "the compile service cannot be started: the tokenizer has no decoder"
     assert next(attempts) >= 2
 
 
@@ -106,7 +106,7 @@ def test_a_python_that_cannot_be_started_fails_what_waits(monkeypatch: pytest.Mo
         monkeypatch.setattr(sys, "executable", executable)
         with make_service() as service:
             error = service.compile(quick()).exception(DEADLINE_S)
-        assert "the compile process cannot be started" in str(error)
+        assert "the compile service cannot be started" in str(error)
 
 
 def test_a_worker_with_another_version_of_the_library_is_refused(

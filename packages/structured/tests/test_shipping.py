@@ -83,8 +83,10 @@ def test_changed_bytes_are_refused(packed: bytes, vocabulary: Vocabulary, info: 
     with pytest.raises(ConfigError, match="checksum"):
         shipping.unpack(packed[:-10] + b"0" + packed[-9:], quick(), vocabulary, info)
     line = packed.partition(b"\n")[0]
-    with pytest.raises(ConfigError, match="first line cannot be read"):
-        shipping.unpack(line[:-1] + b"\n", quick(), vocabulary, info)
+    magic = line[: line.index(b"{")]
+    for first in (line[:-1], magic + b"[]", magic + b"null", magic + b"[" * 100_000, magic + b"\xff"):
+        with pytest.raises(ConfigError, match="first line cannot be read"):
+            shipping.unpack(first + b"\n", quick(), vocabulary, info)
 
 
 def test_what_the_library_cannot_read_is_refused_in_words(

@@ -21,8 +21,8 @@ def make_service(**limits: Any) -> CompileService:
 
 
 def start(service: CompileService) -> None:
-    """Compile new grammars until the processes are there, which may take longer than the deadline of one."""
-    wait_until(lambda: service.compile(quick(next(_NUMBERS))).exception() is None, 60)
+    """Compile a new grammar, so that the processes are there."""
+    service.compile(quick(next(_NUMBERS))).result(60)
 
 
 def calm(service: CompileService) -> None:

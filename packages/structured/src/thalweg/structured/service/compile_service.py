@@ -46,7 +46,7 @@ class CompileService:
         *,
         num_workers: int = 2,
         timeout_s: float = 20.0,
-        ship_after_s: float = 0.5,
+        ship_after_s: float = 2.0,
         cache_bytes: int = 512 * MIB,
         max_pending_per_user: int = 64,
         max_source_bytes: int = 256 * 1024,

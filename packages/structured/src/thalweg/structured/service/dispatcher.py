@@ -9,19 +9,17 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterable
-from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from functools import partial
-from math import inf
-from queue import Empty, SimpleQueue
 
-from thalweg.interfaces import Matcher, RequestError, ThalwegError
-from thalweg.structured.service.fleet import Collapsed, Done, Fleet, Lost
+from thalweg.interfaces import RequestError, ThalwegError
+from thalweg.structured.service.events import Collapsed, Done, Lost
+from thalweg.structured.service.fleet import Fleet
 from thalweg.structured.service.grammar_maker import GrammarMaker
-from thalweg.structured.service.job_book import JobBook, Outcome
-from thalweg.structured.service.jobs import Job
-from thalweg.structured.service.limits import MOST_REPEATED_S, ServiceLimits
-from thalweg.structured.service.processes import ZygoteHandle
+from thalweg.structured.service.job_book import JobBook
+from thalweg.structured.service.jobs import Job, Outcome, resolve
+from thalweg.structured.service.limits import ServiceLimits
+from thalweg.structured.service.start import Start
 from thalweg.structured.service.threads import CallThreads, start_thread
 from thalweg.structured.service.wire import Message
 
@@ -35,17 +33,17 @@ _MOST_STARTS = 2
 class Dispatcher:
     """Processes and threads of one service, from its first compilation to its end.
 
-    The dispatcher thread alone touches the processes, and never waits for anything but them: a zygote is started, and
-    grammars are made, by `builders`, those known to take long by one of their own; futures are resolved by `delivery`,
-    so that a slow callback delays no deadline.
+    The dispatcher thread alone touches the processes, and never waits for anything but them: the service is started,
+    and grammars are made, by `builders`; futures are resolved by `delivery`, so that a slow callback delays no
+    deadline.
     """
 
     def __init__(self, book: JobBook, limits: ServiceLimits, maker: GrammarMaker) -> None:
         self._book = book
         self._limits = limits
         self._maker = maker
-        self._zygotes: SimpleQueue[ZygoteHandle | Exception] = SimpleQueue()
-        self._is_starting = False
+        self._start: Start | None = None
+        """The one that is under way."""
         self._is_closing = False
         self._woken, self._wake_end = socket.socketpair()
         self._woken.setblocking(False)
@@ -54,7 +52,6 @@ class Dispatcher:
         self._selector.register(self._woken, selectors.EVENT_READ, None)
         self.fleet = Fleet(limits.num_workers, self._selector)
         self._builders = CallThreads("thalweg-structured-build", limits.num_workers)
-        self._slow_builder = CallThreads("thalweg-structured-slow", 1)
         self._delivery = CallThreads("thalweg-structured-deliver", 1)
         self._thread = start_thread("thalweg-structured", self._run)
 
@@ -76,8 +73,6 @@ class Dispatcher:
         if threading.current_thread() is not self._thread:
             self._thread.join()
         self._builders.close()
-        self._slow_builder.close()
-        self._end_unused_zygotes()
         self._delivery.close()
 
     def _run(self) -> None:
@@ -88,15 +83,17 @@ class Dispatcher:
             logger.exception("the compile service failed, and takes no more grammars")
         finally:
             self.deliver(self._book.close())
-            self.fleet.close()
+            if self._start is not None:
+                self._start.give_up()
+            self.fleet.close("closed")
             self._selector.close()
             self._woken.close()
             self._wake_end.close()
 
     def _turn(self, now: float) -> None:
-        self.deliver(self._book.expire(now))
+        self.deliver(self._book.expire(now, self.fleet.problem))
         self._stop_overdue(now)
-        self._find_zygote()
+        self._get_ready(now)
         self.fleet.look(now)
         self.fleet.refill(now)
         self._assign(now)
@@ -112,6 +109,7 @@ class Dispatcher:
     def _wait_s(self, room_at: float | None) -> float | None:
         """Seconds until something is to be done if nothing happens; None if nothing is."""
         times = [self._book.next_deadline(), self.fleet.next_look(), room_at]
+        times += [self._start.deadline] if self._start is not None else []
         times += [worker.job.started_at + self._limits.timeout_s for worker in self.fleet.running if worker.job]
         soonest = min((at for at in times if at is not None), default=None)
         return None if soonest is None else max(0.0, soonest - time.monotonic())
@@ -163,35 +161,28 @@ class Dispatcher:
         self._book.requeue(youngest)
         return None
 
-    def _find_zygote(self) -> None:
-        """Have a zygote started if there is work and none, and take over the one that was."""
-        with suppress(Empty):
-            made = self._zygotes.get_nowait()
-            self._is_starting = False
-            if isinstance(made, ZygoteHandle):
-                self.fleet.adopt(made)
-            else:
-                self.deliver(self._book.fail_queued(f"the compile process cannot be started: {made}"))
-        if not self._is_starting and not self.fleet.has_zygote and self._book.has_queued:
-            self._is_starting = True
-            self._builders.call(self._start_zygote)
-            self._builders.call(self._maker.prepare)
+    def _get_ready(self, now: float) -> None:
+        """Start the service if there is work and no zygote; deadlines run from when that is done."""
+        start = self._start
+        if start is None:
+            if not self.fleet.has_zygote and self._book.has_queued:
+                self._start = start = Start(self._maker, self._limits)
+                self._builders.call(partial(start.run, self.wake))
+            return
+        zygote = start.take_zygote()
+        if zygote is not None:
+            self.fleet.adopt(zygote)
+        if start.is_loaded and self.fleet.is_ready:
+            self._start = None
+            self._book.set_ready(now)
+        elif start.error or now >= start.deadline:
+            self._fail_start(start, start.error or f"it was not ready after {start.timeout_s:g} s")
 
-    def _start_zygote(self) -> None:
-        try:
-            self._zygotes.put(ZygoteHandle(self._maker.vocabulary.to_bytes(), self._limits))
-        except Exception as error:
-            self._zygotes.put(error)
-        self.wake()
-        if self._is_closing:
-            self._end_unused_zygotes()
-
-    def _end_unused_zygotes(self) -> None:
-        with suppress(Empty):
-            while True:
-                made = self._zygotes.get_nowait()
-                if isinstance(made, ZygoteHandle):
-                    made.end()
+    def _fail_start(self, start: Start, reason: str) -> None:
+        self._start = None
+        start.give_up()
+        self.fleet.close(reason)
+        self.deliver(self._book.fail_start(f"the compile service cannot be started: {reason}"))
 
     def _react(self) -> bool:
         """Do what events ask for; False if there were none."""
@@ -207,25 +198,13 @@ class Dispatcher:
 
     def _finish(self, job: Job, message: Message) -> None:
         head = message.head
-        if "error" not in head:
-            self._make(job, message, self._builders)
-        elif not self._repeat(job, message):
+        if "error" in head:
             self.deliver(self._book.fail(job, head["error"], is_timeout="out_of_memory" in head))
-
-    def _repeat(self, job: Job, message: Message | None) -> bool:
-        """Compile here what a worker compiled and could not send, if that was not too slow; False otherwise."""
-        is_known = message is not None and message.head.get("seconds", inf) <= MOST_REPEATED_S
-        if message is not None and is_known:
-            self._make(job, message, self._slow_builder)
-        return is_known
-
-    def _make(self, job: Job, message: Message, threads: CallThreads) -> None:
-        self._book.set_finishing(job)
-        threads.call(partial(self._build, job, message))
+        else:
+            self._book.set_finishing(job)
+            self._builders.call(partial(self._build, job, message))
 
     def _lose(self, event: Lost) -> None:
-        if self._repeat(event.job, event.compiled):
-            return
         if event.is_cpu_limit:
             text = f"timeout: the grammar takes more than {self._limits.timeout_s:g} processor seconds to compile"
             self.deliver(self._book.fail(event.job, text, is_timeout=True))
@@ -233,10 +212,11 @@ class Dispatcher:
             self._try_again(event.job, f"the process that compiled the grammar is gone: {event.reason}")
 
     def _collapse(self, event: Collapsed) -> None:
-        if event.was_ready:
-            logger.warning("the compile process is gone, and is started again when it is needed: %s", event.reason)
+        if self._start is not None:
+            self._fail_start(self._start, event.reason)
         else:
-            self.deliver(self._book.fail_queued(f"the compile process cannot be started: {event.reason}"))
+            logger.warning("the compile process is gone, and is started again when it is needed: %s", event.reason)
+        self._book.set_down()
         for job in event.jobs:
             self._try_again(job, f"the compile process is gone: {event.reason}")
 
@@ -260,12 +240,3 @@ class Dispatcher:
         for outcome in outcomes:
             waiter = outcome.waiter
             self._delivery.call(partial(resolve, waiter.future, self._maker.matcher(compiled, waiter.spec)))
-
-
-def resolve(future: Future[Matcher], result: Matcher | RequestError) -> None:
-    """Give a future its result, unless it is cancelled in this moment."""
-    with suppress(InvalidStateError):
-        if isinstance(result, RequestError):
-            future.set_exception(result)
-        else:
-            future.set_result(result)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Collection, Hashable, Iterator
+from collections.abc import Collection, Hashable
 from typing import Generic, TypeVar
 
 T = TypeVar("T", bound=Hashable)
@@ -24,10 +24,6 @@ class FairQueue(Generic[T]):
 
     def __contains__(self, job: T) -> bool:
         return job in self._users_of
-
-    def __iter__(self) -> Iterator[T]:
-        """Every job, in order of arrival."""
-        return iter(tuple(self._users_of))
 
     def num_waiting(self, user: str) -> int:
         """Jobs that this user waits for."""
@@ -62,13 +58,9 @@ class FairQueue(Generic[T]):
         user = next((user for user in self._jobs_of if user not in served), next(iter(self._jobs_of)))
         job = next(iter(self._jobs_of[user]))
         self._jobs_of.move_to_end(user)
-        self.discard(job)
+        for waiting in self.users_of(job):
+            self.leave(job, waiting)
         return job
-
-    def discard(self, job: T) -> None:
-        """Nobody waits for this job any more."""
-        for user in tuple(self._users_of.get(job, ())):
-            self.leave(job, user)
 
     def leave(self, job: T, user: str) -> None:
         """This user does not wait for the job any more; without users it is gone."""

@@ -6,48 +6,15 @@ import dataclasses
 import selectors
 import signal
 import time
-from dataclasses import dataclass
 
+from thalweg.structured.service.events import Collapsed, Done, Event, Lost
 from thalweg.structured.service.jobs import Job
 from thalweg.structured.service.processes import WorkerHandle, ZygoteHandle
 from thalweg.structured.service.wire import Message
 
 KILL_TIMEOUT_S = 5.0
 """A zygote that has not confirmed the end of a killed worker by then hangs."""
-START_TIMEOUT_S = 120.0
 FORK_AGAIN_AFTER_S = 0.5
-
-
-@dataclass(frozen=True, slots=True)
-class Done:
-    """A worker is finished with its job."""
-
-    job: Job
-    message: Message
-
-
-@dataclass(frozen=True, slots=True)
-class Lost:
-    """A worker ended in the middle of its job without being asked to."""
-
-    job: Job
-    reason: str
-    is_cpu_limit: bool
-    compiled: Message | None
-    """What it said before, if it had compiled the grammar."""
-
-
-@dataclass(frozen=True, slots=True)
-class Collapsed:
-    """The zygote is gone, and all workers with it."""
-
-    jobs: list[Job]
-    """What they were doing."""
-    reason: str
-    was_ready: bool
-
-
-Event = Done | Lost | Collapsed
 
 
 class Fleet:
@@ -63,13 +30,18 @@ class Fleet:
         self._events: list[Event] = []
         self._no_fork_before = 0.0
         self.num_replaced = 0
-        self.last_problem = ""
-        """Why there is no worker, if there is a reason."""
+        self.problem = ""
+        """Why no worker can be started, if that is so."""
 
     @property
     def has_zygote(self) -> bool:
         """Whether one is starting or running."""
         return self._zygote is not None
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether workers can be forked."""
+        return self._zygote is not None and self._zygote.is_ready
 
     @property
     def zygote_pid(self) -> int | None:
@@ -98,7 +70,7 @@ class Fleet:
 
     def start(self, worker: WorkerHandle, job: Job, cpu_s: float) -> None:
         """Give an idle worker a job."""
-        worker.job, worker.compiled = job, None
+        worker.job = job
         head = {"spec": dataclasses.asdict(job.spec), "cpu_s": cpu_s}
         try:
             worker.channel.post(Message(head))
@@ -114,7 +86,7 @@ class Fleet:
 
     def refill(self, now: float) -> None:
         """Fork workers until there are as many as there should be."""
-        if self._zygote is None or not self._zygote.is_ready or now < self._no_fork_before:
+        if self._zygote is None or not self.is_ready or now < self._no_fork_before:
             return
         try:
             while len(self._workers) < self._num_workers:
@@ -125,24 +97,18 @@ class Fleet:
             self._collapse("")
         except OSError as error:
             self._no_fork_before = now + FORK_AGAIN_AFTER_S
-            self.last_problem = f"no worker can be started: {error}"
+            self.problem = f"no worker can be started: {error}"
 
     def next_look(self) -> float | None:
         """When `look` has something to do, at the latest."""
         times = [worker.killed_at + KILL_TIMEOUT_S for worker in self._ending.values()]
-        if self._zygote is not None and not self._zygote.is_ready:
-            times.append(self._zygote.started_at + START_TIMEOUT_S)
-        elif self._zygote is not None and len(self._workers) < self._num_workers:
+        if self.is_ready and len(self._workers) < self._num_workers:
             times.append(self._no_fork_before)
         return min(times, default=None)
 
     def look(self, now: float) -> None:
         """Give up on a zygote that hangs."""
-        if self._zygote is None:
-            return
-        if not self._zygote.is_ready and now >= self._zygote.started_at + START_TIMEOUT_S:
-            self._collapse(f"it was not ready after {START_TIMEOUT_S:g} s", patience_s=0)
-        elif any(now >= worker.killed_at + KILL_TIMEOUT_S for worker in self._ending.values()):
+        if any(now >= worker.killed_at + KILL_TIMEOUT_S for worker in self._ending.values()):
             self._collapse(f"it did not end a worker within {KILL_TIMEOUT_S:g} s", patience_s=0)
 
     def handle(self, source: ZygoteHandle | WorkerHandle, mask: int) -> None:
@@ -178,9 +144,9 @@ class Fleet:
         if dead is None:
             return
         if not dead.is_ready:
-            self.last_problem = f"no worker can be started: {error or describe(status)}"
+            self.problem = f"no worker can be started: {error or describe(status)}"
         if dead.job is not None:
-            self._events.append(Lost(dead.job, describe(status), status == -signal.SIGXCPU, dead.compiled))
+            self._events.append(Lost(dead.job, describe(status), status == -signal.SIGXCPU))
 
     def _hear_worker(self, worker: WorkerHandle, mask: int) -> None:
         try:
@@ -195,12 +161,10 @@ class Fleet:
             self._note(worker, message)
 
     def _note(self, worker: WorkerHandle, message: Message) -> None:
-        """What a worker says: that it runs, that it has compiled its job, or the result."""
+        """What a worker says: that it runs, or the result of its job."""
         event = message.head["event"]
         if event == "hello":
-            worker.pid, self.last_problem = message.head["pid"], ""
-        elif event == "compiled":
-            worker.compiled = message
+            worker.pid, self.problem = message.head["pid"], ""
         elif event == "result":
             job, worker.job = worker.job, None
             if message.head["retires"]:
@@ -247,11 +211,11 @@ class Fleet:
         self._workers.clear()
         self._ending.clear()
         jobs = [worker.job for worker in workers if worker.job is not None]
-        self._events.append(Collapsed(jobs, reason or describe(status), zygote.is_ready))
+        self._events.append(Collapsed(jobs, reason or describe(status)))
 
-    def close(self) -> None:
+    def close(self, reason: str) -> None:
         """End everything, and wait until it has ended."""
-        self._collapse("closed", patience_s=5.0)
+        self._collapse(reason, patience_s=5.0)
 
 
 def describe(status: int | None) -> str:

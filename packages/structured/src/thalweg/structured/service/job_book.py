@@ -6,13 +6,13 @@ import threading
 from collections import Counter, OrderedDict
 from collections.abc import Collection, Iterable
 from concurrent.futures import Future
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import TYPE_CHECKING
 
 from thalweg.interfaces import GrammarCounts, GrammarSpec, Matcher, RequestError, shown
 from thalweg.structured.service.cache import ByteCache
 from thalweg.structured.service.fair_queue import FairQueue
-from thalweg.structured.service.jobs import Job, JobState, Waiter, key_of
+from thalweg.structured.service.jobs import Job, JobState, Outcome, Waiter, key_of
 from thalweg.structured.service.limits import ServiceLimits
 
 if TYPE_CHECKING:
@@ -21,19 +21,12 @@ if TYPE_CHECKING:
 _COUNTED = frozenset(field.name for field in fields(GrammarCounts)) - {"cache_bytes", "compile_s"}
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """A decided request: `waiter` gets the grammar, or the error if there is none."""
-
-    waiter: Waiter
-    error: str = ""
-
-
 class JobBook:
     """Jobs, their waiters and what was compiled; every method may be called by any thread.
 
     A waiter is decided exactly once, by whichever comes first of its result, its deadline, its cancellation and the end
-    of the service, and counted then. Times are of the monotonic clock.
+    of the service, and counted then. Those that come while the service starts get their deadlines when it is ready.
+    Times are of the monotonic clock.
     """
 
     def __init__(self, limits: ServiceLimits) -> None:
@@ -42,10 +35,11 @@ class JobBook:
         self._queue: FairQueue[Job] = FairQueue()
         self._in_flight: dict[GrammarSpec, Job] = {}
         self._waiters: OrderedDict[Future[Matcher], Waiter] = OrderedDict()
-        """Not decided; in the order of their deadlines, because all have the same time."""
+        """Not decided; in the order of their deadlines, because all have the same time, and those without come last."""
         self._cache: ByteCache[GrammarSpec, CompiledGrammar] = ByteCache(limits.cache_bytes)
         self._totals: Counter[str] = Counter()
         self._compile_s = 0.0
+        self._is_ready = False
         self._is_closed = False
 
     @property
@@ -85,7 +79,8 @@ class JobBook:
                 job = self._in_flight[key] = Job(key)
             if job.state is JobState.QUEUED:
                 self._queue.push(job, user)
-            waiter = Waiter(Future(), spec, user, job, now, now + self._limits.timeout_s)
+            deadline = now + self._limits.timeout_s if self._is_ready else None
+            waiter = Waiter(Future(), spec, user, job, now, deadline)
             job.waiters[waiter] = None
             job.users[user] += 1
             self._waiters[waiter.future] = waiter
@@ -105,6 +100,19 @@ class JobBook:
                 f"{most} grammars of user {shown(user)} are waiting to be compiled, which is max_pending_per_user"
             )
 
+    def set_ready(self, now: float) -> None:
+        """The service has started: whoever waited for that has the whole time from now on."""
+        with self._lock:
+            self._is_ready = True
+            for waiter in self._waiters.values():
+                if waiter.deadline is None:
+                    waiter.deadline = now + self._limits.timeout_s
+
+    def set_down(self) -> None:
+        """The service has to start again, which is not on the time of whoever comes meanwhile."""
+        with self._lock:
+            self._is_ready = False
+
     @property
     def has_queued(self) -> bool:
         """Whether a job waits for a worker."""
@@ -117,7 +125,7 @@ class JobBook:
             return self._queue.has_waiting_besides(users)
 
     def next_deadline(self) -> float | None:
-        """When the next waiter has waited for too long."""
+        """When the next waiter has waited for too long; None if no time runs."""
         with self._lock:
             return next(iter(self._waiters.values())).deadline if self._waiters else None
 
@@ -161,30 +169,40 @@ class JobBook:
         with self._lock:
             return self._decide(job, job.waiters, "num_failed", error, is_timeout)
 
-    def fail_queued(self, error: str) -> list[Outcome]:
-        """None of the jobs that wait for a worker will get one."""
+    def fail_start(self, error: str) -> list[Outcome]:
+        """The service does not start: who waits for that, or for a worker, will get nothing."""
+        outcomes: list[Outcome] = []
         with self._lock:
-            return [outcome for job in self._queue for outcome in self._decide(job, job.waiters, "num_failed", error)]
+            for waiter in list(self._waiters.values()):
+                if waiter.deadline is None or waiter.job.state is JobState.QUEUED:
+                    outcomes += self._decide(waiter.job, [waiter], "num_failed", error)
+        return outcomes
 
-    def expire(self, now: float) -> list[Outcome]:
-        """Decide the waiters whose time is over. Jobs without waiters are `is_abandoned`."""
+    def expire(self, now: float, problem: str = "") -> list[Outcome]:
+        """Decide the waiters whose time is over. Jobs without waiters are `is_abandoned`.
+
+        problem: why there is no worker, if there is a reason.
+        """
         outcomes: list[Outcome] = []
         with self._lock:
             while self._waiters:
                 waiter = next(iter(self._waiters.values()))
-                if waiter.deadline > now:
+                if waiter.deadline is None or waiter.deadline > now:
                     break
-                error = self._timeout_text(waiter.job, now)
+                error = self._timeout_text(waiter, now, problem)
                 outcomes += self._decide(waiter.job, [waiter], "num_failed", error, is_timeout=True)
         return outcomes
 
-    def _timeout_text(self, job: Job, now: float) -> str:
-        where = "it waited for a worker"
+    def _timeout_text(self, waiter: Waiter, now: float, problem: str) -> str:
+        job, timeout_s = waiter.job, self._limits.timeout_s
+        where = "it waited for a worker" + (f"; {problem}" if problem else "")
         if job.state is JobState.RUNNING:
             where = f"a worker compiled it for {now - job.started_at:.1f} s"
         elif job.state is JobState.FINISHING:
             where = "a worker had compiled it, and it was not yet made in this process"
-        return f"timeout: no grammar within timeout_s {self._limits.timeout_s:g} of its submission; {where}"
+        is_early = waiter.deadline != waiter.submitted_at + timeout_s
+        since = "the start of the compile service" if is_early else "its submission"
+        return f"timeout: no grammar within timeout_s {timeout_s:g} of {since}; {where}"
 
     def leave(self, future: Future[Matcher]) -> bool:
         """Nobody waits for this future any more; False if its result was decided before."""

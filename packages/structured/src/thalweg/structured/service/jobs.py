@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import enum
 from collections import Counter
-from concurrent.futures import Future
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
-from thalweg.interfaces import GrammarSpec, Matcher
+from thalweg.interfaces import GrammarSpec, Matcher, RequestError
 
 
 class JobState(enum.Enum):
@@ -44,8 +45,25 @@ class Waiter:
     user: str
     job: Job
     submitted_at: float
-    deadline: float
-    """Both on the monotonic clock."""
+    deadline: float | None
+    """Both on the monotonic clock; None until the service is ready."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A decided request: `waiter` gets the grammar, or the error if there is none."""
+
+    waiter: Waiter
+    error: str = ""
+
+
+def resolve(future: Future[Matcher], result: Matcher | RequestError) -> None:
+    """Give a future its result, unless it is cancelled in this moment."""
+    with suppress(InvalidStateError):
+        if isinstance(result, RequestError):
+            future.set_exception(result)
+        else:
+            future.set_result(result)
 
 
 def key_of(spec: GrammarSpec) -> GrammarSpec:

@@ -7,9 +7,10 @@ import threading
 from concurrent.futures import Future
 
 from thalweg.interfaces import Matcher, RequestError
-from thalweg.structured.service.dispatcher import Dispatcher, resolve
+from thalweg.structured.service.dispatcher import Dispatcher
 from thalweg.structured.service.grammar_maker import GrammarMaker
 from thalweg.structured.service.job_book import JobBook
+from thalweg.structured.service.jobs import resolve
 from thalweg.structured.service.limits import ServiceLimits
 
 

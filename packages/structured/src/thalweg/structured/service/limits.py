@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from thalweg.interfaces import ConfigError, shown
 
 MIB = 1 << 20
-MOST_REPEATED_S = 2.0
-"""Processor seconds up to which a grammar that cannot be sent, or only slowly, is compiled once more instead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,8 +17,8 @@ class ServiceLimits:
     num_workers: int = 2
     """Processes that compile, and threads of this process that finish what they compiled."""
     timeout_s: float = 20.0
-    """From submission to result, waiting included; and of one compilation."""
-    ship_after_s: float = 0.5
+    """From submission to result, waiting included, but not for the start of the service; and of one compilation."""
+    ship_after_s: float = 2.0
     """Processor seconds from which a grammar is sent here by the worker instead of being compiled once more."""
     cache_bytes: int = 512 * MIB
     """Of compiled grammars that are kept; 0 keeps none."""

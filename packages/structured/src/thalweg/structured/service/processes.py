@@ -11,11 +11,10 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
 
 from thalweg.structured.service.jobs import Job
 from thalweg.structured.service.limits import ServiceLimits
-from thalweg.structured.service.wire import COMMAND, FORK, KILL, Channel, Message
+from thalweg.structured.service.wire import COMMAND, FORK, KILL, Channel
 
 _BOOT = """
 import signal, sys
@@ -38,8 +37,6 @@ class WorkerHandle:
         self.pid: int | None = None
         """Of the process, which says it when it runs."""
         self.job: Job | None = None
-        self.compiled: Message | None = None
-        """What it said of its job when it was compiled, and is being made into bytes."""
         self.killed_at = 0.0
         """When its end was asked for or noticed; it is gone when the zygote says so."""
 
@@ -56,7 +53,6 @@ class ZygoteHandle:
         """Start the process; it says later whether it is ready. Raises OSError if there is no room for one."""
         self._next_number = 0
         self.is_ready = False
-        self.started_at = time.monotonic()
         ours, theirs = socket.socketpair()
         with contextlib.ExitStack() as stack:
             stack.callback(theirs.close)

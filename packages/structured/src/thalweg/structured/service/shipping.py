@@ -58,15 +58,17 @@ def unpack(data: bytes, spec: GrammarSpec, vocabulary: Vocabulary, info: Tokeniz
         raise ConfigError("these bytes are not a compiled grammar of this format")
     try:
         head = json.loads(line[len(_MAGIC) :])
-    except ValueError:
-        raise ConfigError("the compiled grammar is damaged: its first line cannot be read") from None
+    except (ValueError, RecursionError):
+        head = None
+    if not isinstance(head, dict):
+        raise ConfigError("the compiled grammar is damaged: its first line cannot be read")
     check_origin(head, vocabulary)
     _check_same(head, {"specification": _digest_of(spec)})
     if hashlib.sha256(body).hexdigest() != head.get("sha256"):
         raise ConfigError("the compiled grammar is damaged: its bytes do not have the checksum of its first line")
     try:
         return CompiledGrammar.deserialize_json(body.decode(), info)
-    except RuntimeError as error:
+    except (RuntimeError, UnicodeDecodeError) as error:
         raise ConfigError(f"the compiled grammar does not fit: {plain_message(error)}") from error
 
 

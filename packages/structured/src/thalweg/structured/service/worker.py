@@ -6,22 +6,19 @@ import contextlib
 import math
 import os
 import resource
-import signal
 import socket
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from thalweg.interfaces import GrammarSpec, RequestError
-from thalweg.structured.service.limits import MOST_REPEATED_S
 from thalweg.structured.service.toolkit import Toolkit
 from thalweg.structured.service.wire import Message, receive, send
 
 STACK_BYTES = 8 << 20
 """Half of what threads of the service have, which compile the same grammar once more."""
 _NICENESS = 5
-_PACKING_S = 0.5
 _OUT_OF_MEMORY_SCORE = "900"
 
 
@@ -37,7 +34,7 @@ def serve(sock: socket.socket, toolkit: Toolkit, settings: Mapping[str, Any]) ->
     send(sock, Message({"event": "hello", "pid": os.getpid()}))
     while (message := receive(sock)) is not None:
         _limit_cpu(float(message.head["cpu_s"]))
-        head, body = _work(sock, GrammarSpec(**message.head["spec"]), toolkit, settings)
+        head, body = _work(GrammarSpec(**message.head["spec"]), toolkit, settings)
         retires = "out_of_memory" in head or _address_space_bytes() - fresh_bytes > memory_bytes // 4
         send(sock, Message({**head, "event": "result", "retires": retires}, body))
         del message, body
@@ -45,45 +42,19 @@ def serve(sock: socket.socket, toolkit: Toolkit, settings: Mapping[str, Any]) ->
             return
 
 
-def _work(
-    sock: socket.socket, spec: GrammarSpec, toolkit: Toolkit, settings: Mapping[str, Any]
-) -> tuple[dict[str, Any], bytes]:
-    """The result of one job: what it took, and the grammar itself if it took long; or why there is none.
-
-    A grammar that took long is announced first, because its bytes may take far longer, and more memory.
-    """
+def _work(spec: GrammarSpec, toolkit: Toolkit, settings: Mapping[str, Any]) -> tuple[dict[str, Any], bytes]:
+    """The result of one job: whose it is, and the grammar itself if it took long; or why there is none."""
     began = time.process_time()
-    head: dict[str, Any] = {}
     try:
         compiled = toolkit.compile(spec)
-        head = {"origin": toolkit.origin, "seconds": time.process_time() - began}
-        if head["seconds"] < settings["ship_after_s"]:
-            return head, b""
-        send(sock, Message({**head, "event": "compiled"}))
-        with _packing_limit(head["seconds"]):
-            return head, toolkit.pack(compiled, spec)
-    except ConnectionError:
-        raise
+        is_quick = time.process_time() - began < settings["ship_after_s"]
+        return {"origin": toolkit.origin}, b"" if is_quick else toolkit.pack(compiled, spec)
     except Exception as error:
         text = str(error) if isinstance(error, RequestError) else f"unknown error: {type(error).__name__}: {error}"
         if isinstance(error, MemoryError) or "bad_alloc" in text or text.startswith("out of memory"):
             text = f"out of memory: the grammar needs more than the memory_bytes {settings['memory_bytes']} of a worker"
-            return {**head, "error": text, "out_of_memory": True}, b""
-        return {**head, "error": text}, b""
-
-
-@contextlib.contextmanager
-def _packing_limit(compile_s: float) -> Iterator[None]:
-    """End this process when making bytes takes longer than compiling again would, if that is an option.
-
-    The bytes of some grammars, such as those of large objects in each other, grow with the square of their size.
-    """
-    if compile_s <= MOST_REPEATED_S:
-        signal.setitimer(signal.ITIMER_PROF, max(_PACKING_S, 2 * compile_s))
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_PROF, 0)
+            return {"error": text, "out_of_memory": True}, b""
+        return {"error": text}, b""
 
 
 def _step_back() -> None:

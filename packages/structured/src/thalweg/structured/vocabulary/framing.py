@@ -31,6 +31,8 @@ def framing_of(source: str, vocabulary: Vocabulary) -> Framing:
         tag = json.loads(source)
         named = set(_name_by_id(tag, vocabulary)) & vocabulary.added_ids
         source = json.dumps(tag)
+    except RequestError:
+        raise
     except (ValueError, RecursionError) as error:
         raise RequestError(f"invalid grammar: structural_tag: not JSON: {error}") from None
     fixed = "\0".join(_fixed_texts(tag))

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 _UNWRITABLE = b"\xff"
 """No text has this byte, so no grammar over text allows a token that begins with it."""
 
+_LARGEST = 2**31 - 1
+"""The grammar library counts tokens with 32 bits."""
+
 
 class AnyTokenizer(Protocol):
     """What is asked of a tokenizer; `tokenizers.Tokenizer` has it."""
@@ -50,12 +53,15 @@ class Vocabulary:
         for token in self.tokens:
             if not isinstance(token, bytes):
                 raise ConfigError(f"token {shown(token)} is {type(token).__name__}; tokens are bytes")
-        if not len(self.tokens) <= self.vocab_size:
-            raise ConfigError(f"vocab_size is {shown(self.vocab_size)}; there are {len(self.tokens)} tokens")
-        if not 0 <= self.end_token_id < self.vocab_size:
+        if not _is_id(self.vocab_size) or not len(self.tokens) <= self.vocab_size:
+            raise ConfigError(
+                f"vocab_size is {shown(self.vocab_size)}; there are {len(self.tokens)} tokens, and it must be an "
+                f"integer from their number to {_LARGEST}"
+            )
+        if not _is_id(self.end_token_id) or not self.end_token_id < self.vocab_size:
             raise ConfigError(f"end_token_id is {shown(self.end_token_id)}; it must be 0 to {self.vocab_size - 1}")
         for token_id in self.added_ids:
-            if not 0 <= token_id < len(self.tokens):
+            if not _is_id(token_id) or not token_id < len(self.tokens):
                 raise ConfigError(f"added id {shown(token_id)} is none of the {len(self.tokens)} tokens")
 
     @classmethod
@@ -120,3 +126,7 @@ class Vocabulary:
         for token_id in self.added_ids.difference(spelled):
             tokens[token_id] = _UNWRITABLE + token_id.to_bytes(4) if token_id in named else b""
         return make_tokenizer_info(tokens, self.vocab_size, self.end_token_id)
+
+
+def _is_id(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _LARGEST
