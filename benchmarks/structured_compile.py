@@ -120,6 +120,11 @@ def wait_for(service: CompileService, spec: GrammarSpec) -> float:
     return time.perf_counter() - began
 
 
+def start_seconds(service: CompileService) -> float:
+    """Until a service that was just made has its first matcher."""
+    return wait_for(service, objects(2)("start_"))
+
+
 def grammar_rows(service: CompileService, vocabulary: Vocabulary, sizes: Sizes) -> Iterator[Row]:
     """Every grammar in several variants."""
     from thalweg.structured import compile_grammar  # loads the library, as the service has done by now
@@ -188,14 +193,12 @@ def neighbour_row(service: CompileService, num_compiled: int) -> Row:
 def rows_of(sizes: Sizes) -> Iterator[Row]:
     vocabulary = published_vocabulary()
     with CompileService(vocabulary, timeout_s=60, max_pending_per_user=sizes.schemas) as service:
-        yield row(
-            "start of the service, first matcher included", service_ms=1e3 * wait_for(service, objects(2)("start_"))
-        )
+        yield row("start of the service, first matcher included", service_ms=1e3 * start_seconds(service))
         yield from grammar_rows(service, vocabulary, sizes)
         yield throughput_row(service, sizes.schemas)
         yield neighbour_row(service, sizes.repeats)
     with CompileService(vocabulary, timeout_s=sizes.deadline_s, num_workers=1) as service:
-        started(service)
+        start_seconds(service)
         yield from deadline_rows(service, sizes)
 
 
@@ -203,9 +206,7 @@ def smoke_rows(sizes: Sizes) -> Iterator[Row]:
     """All of it in one service, most of whose time is its start."""
     vocabulary = bytes_alone()
     with CompileService(vocabulary, timeout_s=sizes.deadline_s, num_workers=1) as service:
-        yield row(
-            "start of the service, first matcher included", service_ms=1e3 * wait_for(service, objects(2)("start_"))
-        )
+        yield row("start of the service, first matcher included", service_ms=1e3 * start_seconds(service))
         yield from grammar_rows(service, vocabulary, sizes)
         yield throughput_row(service, sizes.schemas)
         yield from deadline_rows(service, sizes)
