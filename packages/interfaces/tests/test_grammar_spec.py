@@ -232,3 +232,9 @@ BAD_SPELLINGS: list[tuple[dict[Any, Any], str]] = [
 def test_a_bad_mapping_is_a_config_error(values: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         GrammarSpec.from_dict(values)
+
+
+@pytest.mark.parametrize("values", [None, 1, "json", [], [("json", {})]])
+def test_what_is_no_mapping_is_refused(values: Any) -> None:
+    with pytest.raises(ConfigError, match=r"a constraint is .*; it must be a mapping"):
+        GrammarSpec.from_dict(values)

@@ -92,6 +92,7 @@ def test_changed_bytes_are_refused(packed: bytes, vocabulary: Vocabulary, info: 
 def test_what_the_library_cannot_read_is_refused_in_words(
     packed: bytes, vocabulary: Vocabulary, info: TokenizerInfo
 ) -> None:
-    head = with_head(packed, sha256=hashlib.sha256(b"{}").hexdigest()).partition(b"\n")[0]
-    with pytest.raises(ConfigError, match="the compiled grammar does not fit"):
-        shipping.unpack(head + b"\n{}", quick(), vocabulary, info)
+    for body in (b"{}", b"[]", b"\xff"):
+        head = with_head(packed, sha256=hashlib.sha256(body).hexdigest()).partition(b"\n")[0]
+        with pytest.raises(ConfigError, match="the compiled grammar does not fit"):
+            shipping.unpack(head + b"\n" + body, quick(), vocabulary, info)

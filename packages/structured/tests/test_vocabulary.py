@@ -114,10 +114,15 @@ def test_a_decoder_that_needs_more_than_one_token_at_a_time_is_refused(decoder: 
     ("parts", "message"),
     [
         (((b"a", b"b"), 1, 0), "vocab_size is 1; there are 2 tokens"),
+        (((b"a",), 4.0, 0), "vocab_size is 4.0; .* it must be an integer"),
+        (((b"a",), 2**31, 0), "vocab_size is 2147483648; .* to 2147483647"),
+        (((b"a",), 4, 0.0), "end_token_id is 0.0"),
+        (((b"a",), 4, True), "end_token_id is True"),
         (((b"a",), 4, 4), "end_token_id is 4; it must be 0 to 3"),
         (((b"a",), 4, -1), "end_token_id is -1; it must be 0 to 3"),
         (((b"a", "b"), 4, 0), "token 'b' is str; tokens are bytes"),
         (((b"a",), 4, 0, {1}), "added id 1 is none of the 1 tokens"),
+        (((b"a",), 4, 0, {"a"}), "added id 'a' is none"),
         (((b"a",), 4, 0, {-1}), "added id -1 is none of the 1 tokens"),
     ],
 )

@@ -40,8 +40,11 @@ def to_spec_fields(values: Mapping[str, Any], known: Collection[str]) -> dict[st
 
     known: the names of the fields. DeepInfer says `schema_type` and `schema`. vLLM has a key for each kind; its
     `json_object` True means any object, and its `disable_` switches are ours the other way round.
-    Raises ConfigError for an unknown or refused key, none or several kinds, and one field given twice.
+    Raises ConfigError for what is no mapping, an unknown or refused key, none or several kinds, and one field given
+    twice.
     """
+    if not isinstance(values, Mapping):
+        raise ConfigError(f"a constraint is {shown(values)}; it must be a mapping")
     result: dict[str, Any] = {}
     for key, value in values.items():
         if value is None:
