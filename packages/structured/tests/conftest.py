@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def patient() -> Iterator[CompileService]:
     from service_testing.services import make_service
 
-    with make_service(timeout_s=60, ship_after_s=0.1, cache_bytes=4 << 20) as service:
+    with make_service(timeout_s=60, cache_bytes=4 << 20) as service:
         yield service
 
 

@@ -51,8 +51,8 @@ def test_a_killed_worker_is_replaced_and_its_grammar_gets_one_more(service: Comp
     assert service.compile(quick(5001)).result(DEADLINE_S)
 
 
-def test_a_killed_zygote_takes_its_workers_along_and_its_jobs_run_once_more(
-    service: CompileService, caplog: pytest.LogCaptureFixture
+def test_a_zygote_that_is_killed_or_hangs_takes_its_workers_along_and_its_jobs_run_once_more(
+    service: CompileService, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     start(service)
     hopeless = service.compile(pathological("again"))
@@ -61,25 +61,15 @@ def test_a_killed_zygote_takes_its_workers_along_and_its_jobs_run_once_more(
     os.kill(zygote, signal.SIGKILL)
     wait_until(lambda: not any(map(is_alive, [zygote, *workers])))
     assert service.compile(quick(5004)).result(DEADLINE_S)
-    assert zygote_of(service) != zygote
     assert zygote not in children_of(os.getpid()), "it was reaped"
     assert "the compile process is gone" in caplog.text
-    wait_until(lambda: len(fleet_of(service).running) == 1)
-    os.kill(zygote_of(service), signal.SIGKILL)
-    error = hopeless.exception(DEADLINE_S)
-    assert "the compile process is gone: it was ended by signal SIGKILL" in str(error)
-
-
-def test_a_zygote_that_hangs_is_replaced(service: CompileService, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fleet, "KILL_TIMEOUT_S", 0.2)
-    start(service)
-    future = service.compile(pathological("hangs"))
     wait_until(lambda: len(fleet_of(service).running) == 1)
-    zygote = zygote_of(service)
+    zygote, workers = zygote_of(service), both_workers_of(service)
     os.kill(zygote, signal.SIGSTOP)
-    service.cancel([future])
-    wait_until(lambda: not is_alive(zygote))
-    assert service.compile(quick(5002)).result(DEADLINE_S)
+    kill_busy_worker(service)
+    assert str(hopeless.exception(DEADLINE_S)) == "the compile process is gone: it did not end a worker within 0.2 s"
+    wait_until(lambda: not any(map(is_alive, [zygote, *workers])))
 
 
 def fail_to_make_a_vocabulary() -> Vocabulary:
@@ -162,10 +152,17 @@ def test_a_service_that_is_dropped_while_it_starts_ends_by_itself() -> None:
     assert (threading.active_count(), children_of(os.getpid()), open_fds()) == before
 
 
-SCRIPT = """
+SCRIPT_THAT_ENDS = """
+from service_testing.grammars import quick
+from service_testing.services import make_service
+
+service = make_service()
+service.compile(quick())
+"""
+SCRIPT_THAT_IS_KILLED = """
 import os, time
-from service_testing.grammars import pathological, quick
-from service_testing.services import fleet_of, make_service
+from service_testing.grammars import quick
+from service_testing.services import make_service
 
 service = make_service()
 print(service.compile(quick()).result(60).is_constrained, flush=True)
@@ -174,11 +171,6 @@ try:
     time.sleep(60)
 except KeyboardInterrupt:
     print(service.compile(quick(1)).result(60).is_constrained, flush=True)
-service.compile(pathological())
-while not fleet_of(service).running:
-    time.sleep(0.01)
-"""
-FORK_AND_WAIT = """
 if os.fork() == 0:  # has every descriptor of its parent, and outlives it
     try:
         service.compile(quick())
@@ -205,33 +197,33 @@ def run_script(text: str) -> subprocess.Popen[str]:
     )
 
 
-def lines_until_interrupted(script: subprocess.Popen[str]) -> tuple[list[str], list[int]]:
-    """What the script prints up to the key press that interrupts it and after it, and the processes of the service."""
-    assert script.stdin is not None
-    assert script.stdout is not None
-    lines = [script.stdout.readline()]
-    script.stdin.write("typed\n")
-    script.stdin.flush()
-    lines.append(script.stdout.readline())
-    family = family_of(script.pid)
-    os.killpg(script.pid, signal.SIGINT)
-    lines.append(script.stdout.readline())
-    return lines, family
+def test_a_script_ends_without_closing_and_leaves_no_process() -> None:
+    with run_script(SCRIPT_THAT_ENDS) as script:
+        assert script.wait(60) == 0
+    wait_until(lambda: not group_is_alive(script.pid))
 
 
-def test_a_script_can_be_interrupted_go_on_and_end_without_closing() -> None:
-    with run_script(SCRIPT) as script:
-        lines, family = lines_until_interrupted(script)
-        assert lines == ["True\n", "typed\n", "True\n"]
-        assert len(family) == 3
-        assert script.wait(20) == 0
-        wait_until(lambda: not any(map(is_alive, family)))
+def group_is_alive(pid: int) -> bool:
+    """Whether a process of the group that this one was the first of still runs."""
+    try:
+        os.killpg(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
 
 
-def test_a_killed_script_leaves_no_process_even_if_a_fork_of_it_lives_on() -> None:
-    with run_script(SCRIPT + FORK_AND_WAIT) as script:
+def test_an_interrupted_script_goes_on_and_a_killed_one_leaves_nothing_even_if_a_fork_of_it_lives_on() -> None:
+    with run_script(SCRIPT_THAT_IS_KILLED) as script:
+        assert script.stdin is not None
         assert script.stdout is not None
-        _, family = lines_until_interrupted(script)
+        assert script.stdout.readline() == "True\n"
+        script.stdin.write("typed\n")
+        script.stdin.flush()
+        assert script.stdout.readline() == "typed\n", "its input is its own"
+        family = family_of(script.pid)
+        assert len(family) == 3
+        os.killpg(script.pid, signal.SIGINT)
+        assert script.stdout.readline() == "True\n"
         assert "belongs to the process that this one was forked from" in script.stdout.readline()
         fork = int(script.stdout.readline())
         assert all(map(is_alive, [*family, fork])), "closing it in a fork ends nothing"

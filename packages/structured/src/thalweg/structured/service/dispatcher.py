@@ -11,8 +11,9 @@ from collections import Counter
 from collections.abc import Iterable
 from contextlib import suppress
 from functools import partial
+from typing import TYPE_CHECKING
 
-from thalweg.interfaces import RequestError, ThalwegError
+from thalweg.interfaces import GrammarSpec, Matcher, RequestError, ThalwegError
 from thalweg.structured.service.events import Collapsed, Done, Lost
 from thalweg.structured.service.fleet import Fleet
 from thalweg.structured.service.grammar_maker import GrammarMaker
@@ -22,6 +23,9 @@ from thalweg.structured.service.limits import ServiceLimits
 from thalweg.structured.service.start import Start
 from thalweg.structured.service.threads import CallThreads, start_thread
 from thalweg.structured.service.wire import Message
+
+if TYPE_CHECKING:
+    from thalweg.structured.library import CompiledGrammar
 
 logger = logging.getLogger(__name__)
 
@@ -93,10 +97,12 @@ class Dispatcher:
     def _turn(self, now: float) -> None:
         self.deliver(self._book.expire(now, self.fleet.problem))
         self._stop_overdue(now)
-        self._get_ready(now)
         self.fleet.look(now)
+        self._react()  # a zygote that is gone is not the one that is started next
+        self._get_ready(now)
         self.fleet.refill(now)
-        self._assign(now)
+        if self._start is None:
+            self._assign(now)
         room_at = self._make_room(now)
         wait_s = 0.0 if self._react() else self._wait_s(room_at)
         for key, mask in self._selector.select(wait_s):
@@ -232,11 +238,20 @@ class Dispatcher:
         try:
             compiled = self._maker.make(job.spec, message)
         except Exception as error:
-            text = str(error) if isinstance(error, ThalwegError) else f"unknown error: {type(error).__name__}: {error}"
-            self.deliver(self._book.fail(job, text))
+            self.deliver(self._book.fail(job, _text_of(error)))
             return
         outcomes, gone = self._book.finish(job, compiled, time.monotonic())
         del gone  # destroyed here, where nothing waits
         for outcome in outcomes:
-            waiter = outcome.waiter
-            self._delivery.call(partial(resolve, waiter.future, self._maker.matcher(compiled, waiter.spec)))
+            self._delivery.call(partial(resolve, outcome.waiter.future, self._matcher(compiled, outcome.waiter.spec)))
+
+    def _matcher(self, compiled: CompiledGrammar, spec: GrammarSpec) -> Matcher | RequestError:
+        """A matcher for one of those who wait; or what is wrong with the trigger, which is theirs alone."""
+        try:
+            return self._maker.matcher(compiled, spec)
+        except Exception as error:
+            return RequestError(_text_of(error))
+
+
+def _text_of(error: Exception) -> str:
+    return str(error) if isinstance(error, ThalwegError) else f"unknown error: {type(error).__name__}: {error}"
