@@ -6,10 +6,12 @@ import logging
 import threading
 import time
 from concurrent.futures import CancelledError, Future, wait
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
-from service_testing.grammars import pathological, quick
+from service_testing.grammars import pathological, quick, tangle
 from service_testing.services import both_workers_of, fleet_of, make_service, workers_of
 from service_testing.system import wait_until
 from service_testing.vocabularies import END, small_vocabulary, token_of
@@ -98,6 +100,36 @@ def test_what_is_wrong_with_the_specification_itself_is_raised_at_once(service: 
     with pytest.raises(RequestError, match=r"the regex source has .* max_source_bytes is 262144"):
         service.compile(GrammarSpec.regex("ä" * 131_073))
     assert service.counts.num_submitted == submitted
+
+
+@pytest.mark.parametrize("service_name", ["service", "strict_service"])
+def test_a_trigger_that_the_vocabulary_lacks_fails_only_those_who_asked_for_it(
+    request: pytest.FixtureRequest, service_name: str
+) -> None:
+    service: CompileService = request.getfixturevalue(service_name)
+    spec = tangle(10, "trigger")
+    wrong = replace(spec, trigger_token_ids=(10**9,))
+    futures = [service.compile(one) for one in (wrong, spec, wrong, spec)]
+    for future in futures[::2]:
+        with pytest.raises(RequestError, match="trigger or bound token 1000000000 is not one of the 1280 tokens"):
+            future.result(DEADLINE_S)
+    assert all(future.result(DEADLINE_S).is_constrained for future in futures[1::2])
+
+
+@pytest.mark.parametrize("user", [[], None, 5])
+def test_a_user_that_is_no_text_is_refused_and_nobody_else_is_harmed(service: CompileService, user: Any) -> None:
+    spec = tangle(16, "user")
+    future = service.compile(spec, user="ada")
+    wait_until(lambda: bool(fleet_of(service).running) or future.done())
+    with pytest.raises(ConfigError, match=r"user is .*; it must be a string"):
+        service.compile(spec, user=user)
+    assert future.result(DEADLINE_S).is_constrained
+
+
+@pytest.mark.parametrize("spec", [None, "json", {"regex": "a"}])
+def test_what_is_no_specification_is_refused(service: CompileService, spec: Any) -> None:
+    with pytest.raises(ConfigError, match=r"spec is .*; it must be a GrammarSpec"):
+        service.compile(spec)
 
 
 def test_warnings_are_logged_once_for_each_grammar(service: CompileService, caplog: pytest.LogCaptureFixture) -> None:

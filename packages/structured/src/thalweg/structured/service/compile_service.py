@@ -11,7 +11,7 @@ from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from thalweg.interfaces import GrammarCounts, GrammarSpec, Matcher, RequestError
+from thalweg.interfaces import ConfigError, GrammarCounts, GrammarSpec, Matcher, RequestError, shown
 from thalweg.structured.lint import check
 from thalweg.structured.service.cache import RecentKeys
 from thalweg.structured.service.grammar_maker import GrammarMaker
@@ -80,8 +80,12 @@ class CompileService:
         A grammar that is kept is served at once, by a future that is done. Equal ones are compiled once.
         user: who waits for it; users take turns, and none has all workers while another one waits.
         Raises RequestError at once for a source that is too long or that `lint.check` refuses, for too many grammars
-        of one user that wait, and after `close`.
+        of one user that wait, and after `close`; ConfigError for arguments of another type.
         """
+        if not isinstance(spec, GrammarSpec):
+            raise ConfigError(f"spec is {shown(spec)}; it must be a GrammarSpec")
+        if not isinstance(user, str):
+            raise ConfigError(f"user is {shown(user)}; it must be a string")
         self._dispatcher.check_process()
         compiled = self._book.find(spec)
         if compiled is not None:

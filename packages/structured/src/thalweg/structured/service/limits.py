@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from thalweg.interfaces import ConfigError, shown
 
 MIB = 1 << 20
+_LARGEST = 1 << 62
+"""A limit of the system is the sum of one of these and what a process has already, in 64 bits."""
+_LONGEST_S = 86_400
+"""Waiting and limits of processes have largest values of their own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,22 +35,26 @@ class ServiceLimits:
     """Tokens that matchers with a trigger can take back; None: as many as `GrammarMatcher` says."""
 
     def __post_init__(self) -> None:
-        for name, least in (
-            ("num_workers", 1),
-            ("cache_bytes", 0),
-            ("max_pending_per_user", 1),
-            ("max_source_bytes", 1),
-            ("memory_bytes", 64 * MIB),
-            ("max_rollback", 1),
+        for name, least, most in (
+            ("num_workers", 1, 256),
+            ("cache_bytes", 0, _LARGEST),
+            ("max_pending_per_user", 1, _LARGEST),
+            ("max_source_bytes", 1, _LARGEST),
+            ("memory_bytes", 64 * MIB, _LARGEST),
+            ("max_rollback", 1, _LARGEST),
         ):
             value = getattr(self, name)
             if name == "max_rollback" and value is None:
                 continue
-            if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise ConfigError(f"{name} is {shown(value)}; it must be an integer of at least {least}")
+            if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+                raise ConfigError(
+                    f"{name} is {shown(value)}; it must be an integer of at least {least} and at most {most}"
+                )
         for name, is_positive in (("timeout_s", True), ("ship_after_s", False)):
             value = getattr(self, name)
-            is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-            if not is_number or value < 0 or (is_positive and value == 0):
+            is_number = isinstance(value, int | float) and not isinstance(value, bool)
+            if not is_number or not 0 <= value <= _LONGEST_S or (is_positive and value == 0):
                 accepted = "above 0" if is_positive else "of at least 0"
-                raise ConfigError(f"{name} is {shown(value)}; it must be a finite number {accepted}")
+                raise ConfigError(
+                    f"{name} is {shown(value)}; it must be a finite number {accepted} and at most {_LONGEST_S}"
+                )
