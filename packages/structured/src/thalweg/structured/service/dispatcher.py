@@ -1,4 +1,4 @@
-"""The thread that keeps workers busy and deadlines exact, and those that finish what workers compiled."""
+"""The thread that keeps workers busy and deadlines exact."""
 
 from __future__ import annotations
 
@@ -8,24 +8,19 @@ import socket
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING
 
-from thalweg.interfaces import GrammarSpec, Matcher, RequestError, ThalwegError
+from thalweg.structured.service.delivery import Delivery
 from thalweg.structured.service.events import Collapsed, Done, Lost
 from thalweg.structured.service.fleet import Fleet
 from thalweg.structured.service.grammar_maker import GrammarMaker
 from thalweg.structured.service.job_book import JobBook
-from thalweg.structured.service.jobs import Job, Outcome, resolve
+from thalweg.structured.service.jobs import Job
 from thalweg.structured.service.limits import ServiceLimits
 from thalweg.structured.service.start import Start
-from thalweg.structured.service.threads import CallThreads, start_thread
+from thalweg.structured.service.threads import start_thread
 from thalweg.structured.service.wire import Message
-
-if TYPE_CHECKING:
-    from thalweg.structured.library import CompiledGrammar
 
 logger = logging.getLogger(__name__)
 
@@ -37,9 +32,8 @@ _MOST_STARTS = 2
 class Dispatcher:
     """Processes and threads of one service, from its first compilation to its end.
 
-    The dispatcher thread alone touches the processes, and never waits for anything but them: the service is started,
-    and grammars are made, by `builders`; futures are resolved by `delivery`, so that a slow callback delays no
-    deadline.
+    The dispatcher thread alone touches the processes, and never waits for anything but them: whatever else takes time
+    is left to the threads of `delivery`.
     """
 
     def __init__(self, book: JobBook, limits: ServiceLimits, maker: GrammarMaker) -> None:
@@ -55,8 +49,7 @@ class Dispatcher:
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._woken, selectors.EVENT_READ, None)
         self.fleet = Fleet(limits.num_workers, self._selector)
-        self._builders = CallThreads("thalweg-structured-build", limits.num_workers)
-        self._delivery = CallThreads("thalweg-structured-deliver", 1)
+        self.delivery = Delivery(book, maker, limits.num_workers)
         self._thread = start_thread("thalweg-structured", self._run)
 
     def wake(self) -> None:
@@ -64,20 +57,13 @@ class Dispatcher:
         with suppress(OSError):  # full, so it is awake already; or closed
             self._wake_end.send(b"\0")
 
-    def deliver(self, outcomes: Iterable[Outcome]) -> None:
-        """Fail the futures of these requests."""
-        for outcome in outcomes:
-            error = RequestError(outcome.error)
-            self._delivery.call(partial(resolve, outcome.waiter.future, error))
-
     def close(self) -> None:
         """End processes and threads, and wait for that; callable by any thread, these included."""
         self._is_closing = True
         self.wake()
         if threading.current_thread() is not self._thread:
             self._thread.join()
-        self._builders.close()
-        self._delivery.close()
+        self.delivery.close()
 
     def _run(self) -> None:
         try:
@@ -86,7 +72,7 @@ class Dispatcher:
         except Exception:
             logger.exception("the compile service failed, and takes no more grammars")
         finally:
-            self.deliver(self._book.close())
+            self.delivery.fail(self._book.close())
             if self._start is not None:
                 self._start.give_up()
             self.fleet.close("closed")
@@ -95,7 +81,7 @@ class Dispatcher:
             self._wake_end.close()
 
     def _turn(self, now: float) -> None:
-        self.deliver(self._book.expire(now, self.fleet.problem))
+        self.delivery.fail(self._book.expire(now, self.fleet.problem))
         self._stop_overdue(now)
         self.fleet.look(now)
         self._react()  # a zygote that is gone is not the one that is started next
@@ -128,7 +114,7 @@ class Dispatcher:
                 continue
             if now >= job.started_at + self._limits.timeout_s:
                 text = f"timeout: the grammar takes more than timeout_s {self._limits.timeout_s:g} to compile"
-                self.deliver(self._book.fail(job, text, is_timeout=True))
+                self.delivery.fail(self._book.fail(job, text, is_timeout=True))
             if self._book.is_abandoned(job):
                 self.fleet.stop(worker)
 
@@ -173,7 +159,7 @@ class Dispatcher:
         if start is None:
             if not self.fleet.has_zygote and self._book.has_queued:
                 self._start = start = Start(self._maker, self._limits)
-                self._builders.call(partial(start.run, self.wake))
+                self.delivery.call(partial(start.run, self.wake))
             return
         zygote = start.take_zygote()
         if zygote is not None:
@@ -188,7 +174,7 @@ class Dispatcher:
         self._start = None
         start.give_up()
         self.fleet.close(reason)
-        self.deliver(self._book.fail_start(f"the compile service cannot be started: {reason}"))
+        self.delivery.fail(self._book.fail_start(f"the compile service cannot be started: {reason}"))
 
     def _react(self) -> bool:
         """Do what events ask for; False if there were none."""
@@ -205,15 +191,14 @@ class Dispatcher:
     def _finish(self, job: Job, message: Message) -> None:
         head = message.head
         if "error" in head:
-            self.deliver(self._book.fail(job, head["error"], is_timeout="out_of_memory" in head))
+            self.delivery.fail(self._book.fail(job, head["error"], is_timeout="out_of_memory" in head))
         else:
-            self._book.set_finishing(job)
-            self._builders.call(partial(self._build, job, message))
+            self.delivery.finish(job, message)
 
     def _lose(self, event: Lost) -> None:
         if event.is_cpu_limit:
             text = f"timeout: the grammar takes more than {self._limits.timeout_s:g} processor seconds to compile"
-            self.deliver(self._book.fail(event.job, text, is_timeout=True))
+            self.delivery.fail(self._book.fail(event.job, text, is_timeout=True))
         else:
             self._try_again(event.job, f"the process that compiled the grammar is gone: {event.reason}")
 
@@ -231,27 +216,4 @@ class Dispatcher:
         if job.num_starts < _MOST_STARTS:
             self._book.requeue(job)
         else:
-            self.deliver(self._book.fail(job, error))
-
-    def _build(self, job: Job, message: Message) -> None:
-        """In a thread of `builders`: the grammar in this process, and a matcher for everybody who waits for it."""
-        try:
-            compiled = self._maker.make(job.spec, message)
-        except Exception as error:
-            self.deliver(self._book.fail(job, _text_of(error)))
-            return
-        outcomes, gone = self._book.finish(job, compiled, time.monotonic())
-        del gone  # destroyed here, where nothing waits
-        for outcome in outcomes:
-            self._delivery.call(partial(resolve, outcome.waiter.future, self._matcher(compiled, outcome.waiter.spec)))
-
-    def _matcher(self, compiled: CompiledGrammar, spec: GrammarSpec) -> Matcher | RequestError:
-        """A matcher for one of those who wait; or what is wrong with the trigger, which is theirs alone."""
-        try:
-            return self._maker.matcher(compiled, spec)
-        except Exception as error:
-            return RequestError(_text_of(error))
-
-
-def _text_of(error: Exception) -> str:
-    return str(error) if isinstance(error, ThalwegError) else f"unknown error: {type(error).__name__}: {error}"
+            self.delivery.fail(self._book.fail(job, error))

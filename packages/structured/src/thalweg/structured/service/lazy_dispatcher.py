@@ -62,5 +62,5 @@ class LazyDispatcher:
             for outcome in outcomes:
                 resolve(outcome.waiter.future, RequestError(outcome.error))
         else:
-            self.current.deliver(outcomes)
+            self.current.delivery.fail(outcomes)
             self.current.close()
