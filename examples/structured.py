@@ -29,6 +29,9 @@ def main() -> None:
             [as_json, as_version, as_choice],
             use_tqdm=False,
         )
+    for answer in (functions, version, choice):
+        if answer.error is not None:
+            raise SystemExit(answer.error)
     for output in functions.outputs:
         print(json.loads(output.text))
     print(version.outputs[0].text)

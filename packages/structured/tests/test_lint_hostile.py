@@ -8,7 +8,7 @@ import time
 import pytest
 from lint_testing.verdicts import refusal
 
-from thalweg.interfaces import GrammarSpec
+from thalweg.interfaces import GrammarSpec, RequestError
 from thalweg.structured.lint import check
 
 SIZE = 256 * 1024
@@ -136,3 +136,10 @@ def test_only_so_many_warnings_are_given() -> None:
     warnings = check(GrammarSpec.json(schema))
     assert len(warnings) == 21
     assert warnings[-1] == "json: and 30 more"
+
+
+@pytest.mark.parametrize("most", [1_000_001, 2**31, 10**30])
+def test_a_limit_of_white_space_that_the_library_cannot_count_is_refused(most: int) -> None:
+    check(GrammarSpec.json(True, max_whitespace=1_000_000))
+    with pytest.raises(RequestError, match=r"\$ has max_whitespace .*; at most 1000000 is accepted"):
+        check(GrammarSpec.json(True, max_whitespace=most))

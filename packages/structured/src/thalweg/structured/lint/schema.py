@@ -17,7 +17,7 @@ from thalweg.structured.lint.keywords import (
     NEVER,
     TYPES,
 )
-from thalweg.structured.lint.limits import MAX_DEPTH
+from thalweg.structured.lint.limits import MAX_COUNT, MAX_DEPTH
 from thalweg.structured.lint.nodes import Node, Nodes
 from thalweg.structured.lint.paths import ROOT, Path
 from thalweg.structured.lint.references import target_of
@@ -34,6 +34,8 @@ _CHECKS = {
 
 def check_schema_text(spec: GrammarSpec, findings: Findings) -> None:
     """Of a request of kind json."""
+    if (spec.max_whitespace or 0) > MAX_COUNT:
+        findings.refuse(ROOT, f"has max_whitespace {shown(spec.max_whitespace)}; at most {MAX_COUNT} is accepted")
     check_schema(read_json(spec.source, spec.kind), ROOT, findings, is_strict=spec.strict)
 
 
