@@ -12,6 +12,7 @@ from matcher_testing.vocabularies import BYTES_END, byte_info, golden_info
 
 from thalweg.interfaces import GrammarSpec, RequestError
 from thalweg.structured import Vocabulary, compile_grammar
+from thalweg.structured import compile as compile_module
 from thalweg.structured.compile import choices_of
 
 PAIR = {"type": "object", "properties": {"a": {"type": "integer"}, "b": {}}, "required": ["a", "b"]}
@@ -50,6 +51,12 @@ def admits(spec: GrammarSpec, text: str) -> bool:
 def test_a_grammar_admits_its_language(spec: GrammarSpec, good: list[str], bad: list[str]) -> None:
     assert [text for text in good if not admits(spec, text)] == []
     assert [text for text in bad if admits(spec, text)] == []
+
+
+def test_a_grammar_whose_first_mask_takes_too_long_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compile_module, "MAX_FIRST_MASK_S", 0.0)
+    with pytest.raises(RequestError, match=r"^too slow: regex: the first mask of the grammar takes .* at most 0 s"):
+        compile_grammar(GrammarSpec.regex("a+"), golden_info())
 
 
 SPACING = {

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -206,6 +208,56 @@ def test_rows_outside_of_the_bitmask_fail_their_walk(first_row: int, drafts: Seq
 def test_a_bitmask_of_another_vocabulary_fails_the_walk() -> None:
     filled = BatchFiller().fill([DraftWalk(matcher_of(), [], [], 0)], np.zeros((1, WORDS + 1), np.int32))
     assert "must be contiguous, writable int32 [rows, 4]" in filled.failures[0]
+
+
+class Slow(GrammarMatcher):
+    """Works for a while at every token, except when told not to."""
+
+    is_slow = True
+
+    def accept(self, token_id: int) -> bool:
+        end = time.thread_time() + 0.02 * self.is_slow
+        while time.thread_time() < end:
+            pass
+        return super().accept(token_id)
+
+
+def slow_matcher() -> Slow:
+    return Slow(compile_grammar(GrammarSpec.regex("[A-C]{9}"), golden_info()))
+
+
+def test_a_walk_that_is_slow_in_two_steps_in_a_row_fails_alone() -> None:
+    filler, slow, good = BatchFiller(max_walk_s=0.01), slow_matcher(), matcher_of("[A-C]*")
+    filled, masks = fill(DraftWalk(slow, [A], [A], 0), DraftWalk(good, [A], [B], 2), filler=filler)
+    assert (filled.failures, list(masks)) == ({}, [0, 1, 2, 3])
+    for _ in range(2):  # later, too, and without any work
+        filled, masks = fill(DraftWalk(good, [A], [B], 2), DraftWalk(slow, [A], [A], 0), filler=filler)
+        assert list(masks) == [2, 3]
+        assert list(filled.failures) == [1]
+        assert "of the processor in one step; at most 0.01 s are allowed" in filled.failures[1]
+
+
+def test_a_walk_that_is_slow_now_and_then_goes_on() -> None:
+    filler, matcher = BatchFiller(max_walk_s=0.01), slow_matcher()
+    for is_slow in (True, False, True, False):
+        matcher.is_slow = is_slow
+        filled, _ = fill(DraftWalk(matcher, [A], [], 0), filler=filler)
+        assert not filled.failures
+
+
+@pytest.mark.parametrize("num_threads", [1, 2])
+def test_masks_are_timed_where_the_library_walks(num_threads: int) -> None:
+    filler = BatchFiller(num_threads, max_walk_s=1e-9)
+    first, second = matcher_of(), matcher_of()
+    assert not fill(DraftWalk(first, [], [A], 0), DraftWalk(second, [], [A], 2), filler=filler)[0].failures
+    filled, masks = fill(DraftWalk(first, [], [A], 0), DraftWalk(second, [], [A], 2), filler=filler)
+    assert (list(filled.failures), masks) == ([0, 1], {})
+
+
+@pytest.mark.parametrize("limit", [0, -1.0, True, "1", None, float("nan")])
+def test_a_limit_that_is_no_time_is_refused(limit: Any) -> None:
+    with pytest.raises(ConfigError, match=r"^max_walk_s is .* must be a number above 0"):
+        BatchFiller(max_walk_s=limit)
 
 
 def test_a_step_without_walks_has_no_rows() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from time import thread_time
 
 import numpy as np
 
@@ -19,12 +20,15 @@ from thalweg.structured.library import (
 )
 from thalweg.structured.patterns import respelled_source, respelled_tag
 
+MAX_FIRST_MASK_S = 0.05
+"""Seconds of the processor, for what takes microseconds; everybody in a step waits for the masks of all."""
+
 
 def compile_grammar(spec: GrammarSpec, info: TokenizerInfo) -> CompiledGrammar:
     """The grammar of the specification for the vocabulary; the same result every time.
 
     It takes one thread, milliseconds for most grammars, and without any limit for some. Raises RequestError, which
-    says whether the grammar is invalid, needs more memory than there is, or admits nothing.
+    says whether the grammar is invalid, needs more memory than there is, admits nothing, or is too slow to use.
     """
     compiler = GrammarCompiler(info, max_threads=1, cache_enabled=False)
     try:
@@ -38,8 +42,7 @@ def compile_grammar(spec: GrammarSpec, info: TokenizerInfo) -> CompiledGrammar:
         raise RequestError(f"{category}: {spec.kind}: {plain_message(error)}") from error
     except Exception as error:
         raise RequestError(f"unknown error: {spec.kind}: {type(error).__name__}: {plain_message(error)}") from error
-    if not _admits_a_token(compiled, info.vocab_size):
-        raise RequestError(f"invalid grammar: {spec.kind}: no token of the vocabulary can begin it")
+    _check_first_mask(compiled, info.vocab_size, spec.kind)
     return compiled
 
 
@@ -91,8 +94,17 @@ def quoted(text: str) -> str:
     return f'"{"".join(plain)}"'
 
 
-def _admits_a_token(compiled: CompiledGrammar, vocab_size: int) -> bool:
-    """Whether the first mask has a token; a grammar that only leads back to itself has none."""
+def _check_first_mask(compiled: CompiledGrammar, vocab_size: int, kind: str) -> None:
+    """Refuse a grammar that only leads back to itself, and one whose masks everybody would have to wait for."""
     mask = np.zeros((1, num_words(vocab_size)), np.int32)
-    GrammarMatcher(compiled).fill_next_token_bitmask(mask)
-    return allows_any(mask[0], vocab_size)
+    matcher = GrammarMatcher(compiled)
+    began_s = thread_time()
+    matcher.fill_next_token_bitmask(mask)
+    taken_s = thread_time() - began_s
+    if taken_s > MAX_FIRST_MASK_S:
+        raise RequestError(
+            f"too slow: {kind}: the first mask of the grammar takes {taken_s:.2f} s of the processor; at most "
+            f"{MAX_FIRST_MASK_S:g} s are allowed"
+        )
+    if not allows_any(mask[0], vocab_size):
+        raise RequestError(f"invalid grammar: {kind}: no token of the vocabulary can begin it")

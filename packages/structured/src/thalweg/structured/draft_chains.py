@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from thalweg.interfaces import RequestError
 from thalweg.structured.bitmask import allows_any
 from thalweg.structured.matcher import GrammarMatcher
+from thalweg.structured.pace import Pace
 
 _PEEK = 16
 """Words that are looked at first. Tokens of one byte have low ids, so that few masks have no token there."""
@@ -27,16 +28,22 @@ class DraftChain(NamedTuple):
 
 
 class ChainFiller:
-    """Fills the rows of chains with a number of threads: the library works without the interpreter's lock."""
+    """Fills the rows of chains with a number of threads: the library works without the interpreter's lock.
 
-    def __init__(self, num_threads: int) -> None:
+    max_walk_s: seconds of the processor from which on a chain is slow.
+    """
+
+    def __init__(self, num_threads: int, max_walk_s: float) -> None:
         self._num_threads = num_threads
+        self._max_walk_s = max_walk_s
         self._pool = ThreadPoolExecutor(num_threads - 1, "token masks") if num_threads > 1 else None
 
     def fill(
         self, chains: Sequence[DraftChain], bitmask: NDArray[np.int32]
-    ) -> tuple[NDArray[np.int64], dict[int, Exception]]:
-        """How many rows of each chain hold a mask now, and what went wrong, by chain. The matchers stay as they are.
+    ) -> tuple[NDArray[np.int64], dict[int, Exception], dict[int, float]]:
+        """How many rows of each chain hold a mask now, what went wrong, and seconds of the slow ones; by chain.
+
+        The matchers stay as they are.
 
         bitmask: int32 [rows, words]. Behind a draft that is not allowed, or ends the output, no row has a mask.
         """
@@ -46,7 +53,7 @@ class ChainFiller:
         end_ids = np.array([chain.matcher.end_token_id for chain in chains], np.int64)
         first_rows = np.array([chain.first_row for chain in chains], np.int64)
         is_token = (drafts >= 0) & (drafts < vocab_sizes[:, None])
-        errors = self._walk_all(chains, nodes, 1 + _num_leading(is_token), bitmask)
+        errors, slow = self._walk_all(chains, nodes, 1 + _num_leading(is_token), bitmask)
         rows = np.minimum(first_rows[:, None] + np.arange(drafts.shape[1]), len(bitmask) - 1)
         words = bitmask[rows, np.where(is_token, drafts, 0) // 32]
         is_allowed = is_token & (words >> drafts % 32 & 1 != 0)
@@ -54,7 +61,7 @@ class ChainFiller:
         for number in _empty_masks(bitmask, first_rows, vocab_sizes):
             errors.setdefault(number, RequestError(chains[number].matcher.dead_end()))
         counts[list(errors)] = 0
-        return counts, errors
+        return counts, errors, slow
 
     def _walk_all(
         self,
@@ -62,23 +69,27 @@ class ChainFiller:
         nodes: NDArray[np.int64],
         num_nodes: NDArray[np.int64],
         bitmask: NDArray[np.int32],
-    ) -> dict[int, Exception]:
-        """Let the library walk along the first nodes of every chain; errors by chain."""
+    ) -> tuple[dict[int, Exception], dict[int, float]]:
+        """Let the library walk along the first nodes of every chain; errors, and seconds of the slow ones, by chain."""
         errors: dict[int, Exception] = {}
+        slow: dict[int, float] = {}
         lengths = num_nodes.tolist()
 
         def share(start: int) -> None:
+            pace = Pace(self._max_walk_s)
             for number in range(start, len(chains), self._num_threads):
                 try:
                     _walk(chains[number], nodes[number, : lengths[number]], bitmask)
                 except Exception as error:
                     errors[number] = error
+                if taken_s := pace.lap():
+                    slow[number] = taken_s
 
         others = [self._pool.submit(share, start) for start in range(1, self._num_threads)] if self._pool else []
         share(0)
         for other in others:
             other.result()
-        return errors
+        return errors, slow
 
 
 def _walk(chain: DraftChain, nodes: NDArray[np.int64], bitmask: NDArray[np.int32]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -13,22 +14,41 @@ from thalweg.interfaces import ConfigError, DraftWalk, FilledMasks, Matcher, Req
 from thalweg.structured.bitmask import is_allowed
 from thalweg.structured.draft_chains import ChainFiller, DraftChain
 from thalweg.structured.matcher import GrammarMatcher
+from thalweg.structured.pace import Pace
 
 logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class _Step:
+    """What becomes of the walks of a step, by number."""
+
+    is_filled: NDArray[np.bool_]
+    chains: dict[int, DraftChain] = field(default_factory=dict)
+    failures: dict[int, str] = field(default_factory=dict)
+    slow: dict[int, float] = field(default_factory=dict)
+    """Seconds of the processor, of those that took too many."""
 
 
 class BatchFiller:
     """Builds the masks of a step; satisfies `thalweg.interfaces.MaskFiller`.
 
     num_threads: threads that share the work, the caller's among them; more than one pays off only for large steps.
+    max_walk_s: seconds of the processor. A walk that takes longer in two steps in a row fails: there are grammars that
+    compile in no time and take a second for a mask.
     A matcher that failed stays out of service: every later walk of it fails with the same message.
     """
 
-    def __init__(self, num_threads: int = 1) -> None:
+    def __init__(self, num_threads: int = 1, *, max_walk_s: float = 0.1) -> None:
         if not isinstance(num_threads, int) or isinstance(num_threads, bool) or num_threads < 1:
             raise ConfigError(f"num_threads is {shown(num_threads)}; it must be an integer, at least 1")
-        self._chain_filler = ChainFiller(num_threads)
+        if not isinstance(max_walk_s, int | float) or isinstance(max_walk_s, bool) or not max_walk_s > 0:
+            raise ConfigError(f"max_walk_s is {shown(max_walk_s)}; it must be a number above 0")
+        self._max_walk_s = max_walk_s
+        self._chain_filler = ChainFiller(num_threads, max_walk_s)
         self._out_of_service: WeakKeyDictionary[Matcher, str] = WeakKeyDictionary()
+        self._slow: WeakKeyDictionary[Matcher, float] = WeakKeyDictionary()
+        """Matchers whose last walk took too long, and how long."""
 
     def fill(self, walks: Sequence[DraftWalk], bitmask: NDArray[np.int32]) -> FilledMasks:
         """Fill the constrained rows of bitmask int32 [rows, words]. What goes wrong with one walk fails it alone.
@@ -36,10 +56,24 @@ class BatchFiller:
         Committed tokens are accepted for good, drafts are fed up to the first that is not allowed, or to the end
         token, and taken back. Rows that are not filled may have been written to.
         """
-        is_filled = np.zeros(len(bitmask), bool)
-        failures: dict[int, str] = {}
-        chains: dict[int, DraftChain] = {}
+        step = _Step(np.zeros(len(bitmask), bool))
+        self._begin_all(walks, bitmask, step)
+        numbers, chains = list(step.chains), list(step.chains.values())
+        counts, errors, slow = self._chain_filler.fill(chains, bitmask)
+        for chain, count in zip(chains, counts.tolist(), strict=True):
+            step.is_filled[chain.first_row : chain.first_row + count] = True
+        for position, error in errors.items():
+            step.failures[numbers[position]] = self._retire(chains[position].matcher, error)
+        for position, taken_s in slow.items():
+            step.slow[numbers[position]] = taken_s
+        if step.slow or self._slow:
+            self._judge_pace(walks, step)
+        return FilledMasks(step.is_filled, step.failures)
+
+    def _begin_all(self, walks: Sequence[DraftWalk], bitmask: NDArray[np.int32], step: _Step) -> None:
+        """Bring every matcher to where its walk begins, and walk with those that do not go along chains."""
         checked_sizes: set[int] = set()
+        pace = Pace(self._max_walk_s)
         for number, walk in enumerate(walks):
             try:
                 self._begin(walk, bitmask)
@@ -48,18 +82,13 @@ class BatchFiller:
                     if matcher.vocab_size not in checked_sizes:
                         matcher.check_bitmask(bitmask)
                         checked_sizes.add(matcher.vocab_size)
-                    chains[number] = DraftChain(matcher, np.array(walk.draft_ids, np.int64), walk.first_row)
+                    step.chains[number] = DraftChain(matcher, np.array(walk.draft_ids, np.int64), walk.first_row)
                 else:
-                    is_filled[fill_step_by_step(walk, bitmask)] = True
+                    step.is_filled[fill_step_by_step(walk, bitmask)] = True
             except Exception as error:
-                failures[number] = self._retire(walk.matcher, error)
-        counts, errors = self._chain_filler.fill(list(chains.values()), bitmask)
-        for chain, count in zip(chains.values(), counts.tolist(), strict=True):
-            is_filled[chain.first_row : chain.first_row + count] = True
-        numbers = list(chains)
-        for position, failure in errors.items():
-            failures[numbers[position]] = self._retire(walks[numbers[position]].matcher, failure)
-        return FilledMasks(is_filled, failures)
+                step.failures[number] = self._retire(walk.matcher, error)
+            if taken_s := pace.lap():
+                step.slow[number] = taken_s
 
     def _begin(self, walk: DraftWalk, bitmask: NDArray[np.int32]) -> None:
         """Accept the committed tokens of a walk."""
@@ -72,6 +101,23 @@ class BatchFiller:
             if not matcher.accept(token_id):
                 reason = matcher.refusal(token_id) if isinstance(matcher, GrammarMatcher) else "by the grammar"
                 raise RequestError(f"token {token_id} is not allowed {reason}")
+
+    def _judge_pace(self, walks: Sequence[DraftWalk], step: _Step) -> None:
+        """Fail the walks that were slow, and were so in their last step, too; once may be anybody's fault."""
+        for number, walk in enumerate(walks):
+            was_slow = self._slow.pop(walk.matcher, None) is not None
+            taken_s = step.slow.get(number)
+            if taken_s is None or number in step.failures:
+                continue
+            if not was_slow:
+                self._slow[walk.matcher] = taken_s
+                continue
+            error = RequestError(
+                f"masks of the grammar took {taken_s:.2f} s of the processor in one step; at most "
+                f"{self._max_walk_s:g} s are allowed"
+            )
+            step.failures[number] = self._retire(walk.matcher, error)
+            step.is_filled[walk.first_row : walk.first_row + len(walk.draft_ids) + 1] = False
 
     def _retire(self, matcher: Matcher, error: Exception) -> str:
         """Put the matcher out of service; why."""
