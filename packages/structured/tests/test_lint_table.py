@@ -199,7 +199,8 @@ def test_what_is_not_enforced_is_refused_with_its_path(name: str) -> None:
     case = REFUSED[name]
     message = refusal(case.spec)
     assert message is not None
-    assert message.startswith(f"invalid grammar: {case.spec.kind}: $")
+    place = "the expression" if case.spec.kind == "regex" else "$"
+    assert message.startswith(f"invalid grammar: {case.spec.kind}: {place}")
     assert case.says in message
 
 
@@ -221,8 +222,8 @@ WARNED = {
     "patternProperties without anchors": Case(
         objects(patternProperties={"^x": {}}), '$.patternProperties["^x"] is not anchored', refuses='{"xa":1}'
     ),
-    "anchor in the middle": Case(regex("a$b"), "$ has '$' at character 2, in the middle", "ab"),
-    "dot": Case(regex("a.b"), "$ has '.', which matches the ends of lines", "a\nb"),
+    "anchor in the middle": Case(regex("a$b"), "the expression has '$' at character 2, in the middle", "ab"),
+    "dot": Case(regex("a.b"), "the expression has '.', which matches the ends of lines", "a\nb"),
     "unknown keyword": Case(strings(maxlength=3), "$.maxlength is no keyword of JSON Schema", '"abcd"'),
 }
 
@@ -280,7 +281,7 @@ CONTRADICTIONS = {
 def test_what_the_library_refuses_is_refused_earlier_with_a_path(name: str) -> None:
     message = refusal(CONTRADICTIONS[name])
     assert message is not None
-    assert ": $" in message or "the source is not JSON" in message or "Unicode" in message
+    assert ": $" in message or ": the " in message or "Unicode" in message
     assert library_refusal(CONTRADICTIONS[name]) is not None
 
 

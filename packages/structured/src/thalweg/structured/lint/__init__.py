@@ -6,7 +6,7 @@ from thalweg.interfaces import GrammarSpec
 from thalweg.structured.lint.choices import check_choices
 from thalweg.structured.lint.ebnf import check_ebnf
 from thalweg.structured.lint.findings import Findings
-from thalweg.structured.lint.paths import ROOT
+from thalweg.structured.lint.paths import Path
 from thalweg.structured.lint.regex import check_regex
 from thalweg.structured.lint.schema import check_schema_text
 from thalweg.structured.lint.tags import check_tag
@@ -15,8 +15,8 @@ __all__ = ["check"]
 
 _CHECKS = {
     "json": check_schema_text,
-    "regex": lambda spec, findings: check_regex(spec.source, ROOT, findings),
-    "ebnf": lambda spec, findings: check_ebnf(spec.source, ROOT, findings),
+    "regex": lambda spec, findings: check_regex(spec.source, Path(key="the expression"), findings),
+    "ebnf": lambda spec, findings: check_ebnf(spec.source, Path(key="the grammar"), findings),
     "choice": check_choices,
     "structural_tag": check_tag,
 }

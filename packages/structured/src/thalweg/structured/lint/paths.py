@@ -13,7 +13,7 @@ _PLAIN = re.compile(r"[A-Za-z_$][A-Za-z0-9_$-]*", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class Path:
-    """A place in a document: the root, or a member of another place."""
+    """A place in a document: the root, which may have a name, or a member of another place."""
 
     parent: Path | None = None
     key: str | int | None = None
@@ -31,7 +31,7 @@ class Path:
         if len(steps) > _LONGEST_PATH:
             half = _LONGEST_PATH // 2
             steps[half:-half] = ["..."]
-        return "$" + "".join(steps)
+        return str(place.key or "$") + "".join(steps)
 
 
 ROOT = Path()
