@@ -72,7 +72,8 @@ def install_workspace(session: nox.Session, *folders: str, extra: tuple[str, ...
     wanted = dict.fromkeys(name for folder in folders for name in closure(folder))
     targets = [arg for name in wanted for arg in ("-e", target(name))]
     session.install(*PURE_BUILD, *(NATIVE_BUILD if "scheduler" in wanted else ()))
-    session.install("--no-build-isolation", *targets, *extra)
+    # What is imported is compiled then; most of what is installed never is.
+    session.install("--no-build-isolation", "--no-compile", *targets, *extra)
     session.run("python", "tools/check_environment.py", silent=True)
 
 
@@ -228,7 +229,8 @@ def make_environment(session: nox.Session, where: Path, wheels: Path, *requireme
     """A fresh environment outside the source tree's reach; returns its Python."""
     session.run("python", "-m", "venv", "--clear", str(where))
     python = str(where / "bin" / "python")
-    session.run(python, "-m", "pip", "install", "--find-links", str(wheels), *requirements, external=True, silent=True)
+    install = (python, "-m", "pip", "install", "--no-compile", "--find-links", str(wheels), *requirements)
+    session.run(*install, external=True, silent=True)
     return python
 
 
