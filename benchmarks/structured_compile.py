@@ -214,7 +214,7 @@ def smoke_rows(sizes: Sizes) -> Iterator[Row]:
 
 def main() -> None:
     options = arguments(__doc__ or "").parse_args()
-    smoke = Sizes(QUICK, repeats=2, deadlines=1, deadline_s=2.0, schemas=10)
+    smoke = Sizes(QUICK, repeats=2, deadlines=1, deadline_s=1.0, schemas=10)
     publish(list(smoke_rows(smoke) if options.smoke else rows_of(Sizes())), options.json)
 
 
