@@ -135,7 +135,7 @@ def main() -> None:
         path = Path(folder) / "checkpoint"
         if options.smoke:
             write_random_checkpoint(path, small_config(num_nextn_predict_layers=DRAFT_LAYERS))
-            rows += rows_of(path, options.arithmetic, 1.0, (1, 2), 8, 2)
+            rows += rows_of(path, options.arithmetic, 1.0, (1,), 8, 2)
         else:
             write_random_checkpoint(path, embedded_config())
             for temperature in (1.0, 0.0):

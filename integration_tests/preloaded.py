@@ -71,6 +71,8 @@ def become(job: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
+    import xgrammar  # noqa: F401
+
     import thalweg.engine
 
     for public in thalweg.engine.__all__:

@@ -21,7 +21,6 @@ PARAMS = SamplingParams(temperature=0, max_tokens=48, ignore_eos=True)
 @pytest.mark.parametrize(
     "scheduling",
     [
-        {},
         {"async_scheduling": True, "check_lengths": True},
         {"chunked_prefill": True, "max_num_batched_tokens": 128, "num_blocks": 9},
     ],

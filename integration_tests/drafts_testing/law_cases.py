@@ -50,9 +50,7 @@ FIXED = {
     "coupled": LawRun(drafting(draft_length=5, verification="coupled")),
 }
 VARYING = {
-    "the plan 3, 1, 6, 2": LawRun(drafting(draft_length=5, budget=lambda: budgets.planned((3, 1, 6, 2)))),
     "a telling drafter, overlapping": LawRun(replace(TWICE_TOLD, is_async=True), num_tokens=5),
-    "the best alone": LawRun(BEST_ALONE, num_tokens=5),
     "shared out on the device": LawRun(
         drafting(FOUR, GOOD_FOUR, is_async=True, step_times=TOGETHER, confide=drafters.telling),
         num_tokens=5,
@@ -67,6 +65,8 @@ VARYING = {
     ),
 }
 SOAK_ONLY = {
+    "the plan 3, 1, 6, 2": LawRun(drafting(draft_length=5, budget=lambda: budgets.planned((3, 1, 6, 2)))),
+    "the best alone": LawRun(BEST_ALONE, num_tokens=5),
     "texts that end": LawRun(drafting(is_async=True), params=SamplingParams(), batch=64, prefill_interval=1),
     "texts that end, shared out on the device": LawRun(
         drafting(FOUR, GOOD_FOUR, is_async=True, step_times=TOGETHER, confide=drafters.telling),
