@@ -16,6 +16,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from engine_testing.bench import Bench, MakeBench
 from engine_testing.cores import MODES
+from engine_testing.served import Served
 
 # A busy machine must not fail a property.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -69,6 +70,11 @@ def make_bench(request: pytest.FixtureRequest, tokenizer: Tokenizer) -> MakeBenc
 @pytest.fixture
 def bench(make_bench: MakeBench) -> Bench:
     return make_bench()
+
+
+@pytest.fixture
+def served(make_bench: MakeBench) -> Served:
+    return Served(make_bench)
 
 
 @pytest.fixture(scope="session")
