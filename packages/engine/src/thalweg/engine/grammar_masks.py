@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 from thalweg.engine.constraint import Constraint
 from thalweg.engine.step_rows import StepRows
 from thalweg.interfaces import Backend, DraftWalk, InvariantError, MaskFiller
-
-WORD_BITS = 32
+from thalweg.kernels.reference.bitmask import WORD_BITS
 
 
 @dataclass(frozen=True, slots=True)
