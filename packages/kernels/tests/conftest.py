@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import sys
@@ -56,3 +57,14 @@ def cuda() -> torch.device:
             pytest.fail(f"THALWEG_REQUIRE is {os.environ['THALWEG_REQUIRE']}, and torch finds no CUDA device")
         pytest.skip("torch finds no CUDA device")
     return torch.device("cuda")
+
+
+@pytest.fixture
+def hopper(cuda: torch.device) -> torch.device:
+    """The CUDA device if it runs the kernels of sm90; skips without, and fails where THALWEG_REQUIRE claims it does."""
+    missing = "tilelang is not installed" if importlib.util.find_spec("tilelang") is None else None
+    if torch.cuda.get_device_capability(cuda) != (9, 0):
+        missing = "the CUDA device is no Hopper GPU"
+    if missing is not None:
+        (pytest.fail if os.environ.get("THALWEG_REQUIRE") == "sm90" else pytest.skip)(missing)
+    return cuda

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import sys
 import tomllib
 from pathlib import Path
@@ -26,17 +25,6 @@ reference = bind("cpu").apply_token_bitmask
 kernel = bind("sm90", batch_invariant=True).apply_token_bitmask
 
 needs_tilelang = pytest.mark.skipif(importlib.util.find_spec("tilelang") is None, reason="tilelang is not installed")
-
-
-@pytest.fixture
-def hopper(cuda: torch.device) -> torch.device:
-    """The CUDA device if it runs this kernel; skips without, and fails where THALWEG_REQUIRE claims that it does."""
-    missing = "tilelang is not installed" if importlib.util.find_spec("tilelang") is None else None
-    if torch.cuda.get_device_capability(cuda) != (9, 0):
-        missing = "the CUDA device is no Hopper GPU"
-    if missing is not None:
-        (pytest.fail if os.environ.get("THALWEG_REQUIRE") == "sm90" else pytest.skip)(missing)
-    return cuda
 
 
 def wide_masks(num_rows: int, vocabulary: int, dtype: torch.dtype = torch.float32) -> Masks:

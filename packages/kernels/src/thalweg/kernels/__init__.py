@@ -2,6 +2,7 @@
 
 from thalweg.kernels.catalog import default_registry
 from thalweg.kernels.dispatch import BoundOps, bind, table
+from thalweg.kernels.native_formats import HcMix, Mxfp8Rows, ReadRows
 from thalweg.kernels.reference.drafting import DraftIndices
 from thalweg.kernels.reference.metadata import PLACEHOLDER_QUERY
 from thalweg.kernels.reference.record_format import RecordFormat
@@ -14,8 +15,11 @@ __all__ = [
     "PLACEHOLDER_QUERY",
     "BoundOps",
     "DraftIndices",
+    "HcMix",
     "Implementation",
+    "Mxfp8Rows",
     "OpSpec",
+    "ReadRows",
     "RecordFormat",
     "Registry",
     "SyncGuard",

@@ -1,0 +1,48 @@
+"""Timing of work on a CUDA device: graphs of several calls, replayed, against the rate of a large copy."""
+
+from __future__ import annotations
+
+import functools
+import statistics
+from collections.abc import Callable, Sequence
+
+import torch
+
+Call = Callable[[], object]
+
+
+def graph_time_us(calls: Sequence[Call], replays: int = 5) -> float:
+    """Microseconds of one call: the median over replays of a graph that holds all of them, divided by their number.
+
+    Every call runs once before it is captured, so that nothing is compiled or loaded inside. Give calls that touch
+    different buffers of more than the L2 cache in all, or the times are those of the cache.
+    """
+    for call in calls:
+        call()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for call in calls:
+            call()
+    times: list[float] = []
+    for _ in range(replays + 1):
+        start, end = torch.Event("cuda", enable_timing=True), torch.Event("cuda", enable_timing=True)
+        start.record()
+        graph.replay()
+        end.record()
+        end.synchronize()
+        times.append(1000 * start.elapsed_time(end))
+    return statistics.median(times[1:]) / len(calls)
+
+
+def copy_rate(megabytes: int = 2000, repeats: int = 5) -> float:
+    """Bytes per microsecond, read and written, of the fastest of several large copies."""
+    source = torch.rand(megabytes << 18, device="cuda")
+    copy = torch.empty_like(source)
+    return 2 * source.nbytes / min(graph_time_us([functools.partial(copy.copy_, source)], 1) for _ in range(repeats))
+
+
+def device_line() -> str:
+    """The device and the versions that figures belong to."""
+    capability = "".join(map(str, torch.cuda.get_device_capability()))
+    return f"{torch.cuda.get_device_name()} (SM{capability}), torch {torch.__version__}, CUDA {torch.version.cuda}"
