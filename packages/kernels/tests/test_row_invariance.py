@@ -7,9 +7,9 @@ import itertools
 import kernels_testing.attention_rows
 import kernels_testing.cache_rows
 import kernels_testing.forward_rows
-import kernels_testing.norm_rope_rows
 import kernels_testing.fused_rows
 import kernels_testing.indexer_rows
+import kernels_testing.norm_rope_rows
 import kernels_testing.sampling_rows  # noqa: F401
 import pytest
 import torch
