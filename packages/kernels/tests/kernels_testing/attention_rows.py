@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import torch
+from kernels_testing.paged_attention import paged_case
 from kernels_testing.row_cases import CARRIERS, FLOATS, ROWS, Op, integers, random, rows_of, written
 from torch import Tensor
 
+from thalweg.kernels import RecordFormat
 from thalweg.kernels.testing import RowCall, Rows
 
 COUNTS = (1, 2, 3, 4, 5, 7, 8, 15, 16, 17, 31, 32, 33)
@@ -23,6 +25,24 @@ def attention(dtype: torch.dtype, shape: tuple[int, int]) -> RowCall:
 
 for name in ("sparse_attention", "sparse_attention_stats"):
     rows_of(name, num_rows=40, counts=COUNTS[:-1], dtype=CARRIERS, shape=[(4, 64), (8, 32), (16, 128)])(attention)
+
+
+@rows_of(
+    "paged_sparse_attention",
+    num_rows=20,
+    counts=COUNTS[:-3],
+    dtype=[torch.bfloat16],
+    shape=[(8, 64, 1), (8, 64, 3), (4, 128, 1)],
+    main_format=[RecordFormat.FP4_MAIN, RecordFormat.MXFP8],
+)
+def paged_attention(dtype: torch.dtype, shape: tuple[int, int, int], main_format: RecordFormat) -> RowCall:
+    """Lists with many keys, and one with none; a list with the rows that share it is what stands on its own."""
+    heads, dim, shared = shape
+    case = paged_case(20, shared, heads, dim, (64, 64), main_format, dtype)
+    case.window_slots[3] = -1
+    if case.main_slots is not None:
+        case.main_slots[3] = -1
+    return lambda op, ids: op(*case.rows(ids)).view(ids.shape[0], shared, heads, dim)
 
 
 @rows_of("indexer_scores", num_rows=QUERIES, counts=COUNTS, dtype=CARRIERS, shape=[(8, 32), (32, 128), (4, 32)])
