@@ -9,6 +9,7 @@ import kernels_testing.cache_rows
 import kernels_testing.forward_rows
 import kernels_testing.fused_rows
 import kernels_testing.indexer_rows
+import kernels_testing.linear_rows
 import kernels_testing.norm_rope_rows
 import kernels_testing.sampling_rows  # noqa: F401
 import pytest
@@ -24,6 +25,7 @@ ops = bind("cpu", batch_invariant=True)
 NOT_BY_ROW = {
     "choose_replicas": "by contract, the place of a row in the batch decides which copy of an expert it takes",
     "inverse_frequencies": "has no rows",
+    "pack_fp8_weight": "has no rows",
     "redistribute": "shares one budget out among the whole batch",
 }
 """Ops that are not tried here, and why."""

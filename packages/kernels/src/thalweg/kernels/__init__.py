@@ -5,6 +5,7 @@ from thalweg.kernels.dispatch import BoundOps, bind, table
 from thalweg.kernels.native_formats import HcMix, Mxfp8Rows, ReadRows
 from thalweg.kernels.reference.drafting import DraftIndices
 from thalweg.kernels.reference.metadata import PLACEHOLDER_QUERY
+from thalweg.kernels.reference.packed_linear import Fp8Weight
 from thalweg.kernels.reference.record_format import RecordFormat
 from thalweg.kernels.reference.rope import YarnScaling
 from thalweg.kernels.reference.verification import Verification
@@ -15,6 +16,7 @@ __all__ = [
     "PLACEHOLDER_QUERY",
     "BoundOps",
     "DraftIndices",
+    "Fp8Weight",
     "HcMix",
     "Implementation",
     "Mxfp8Rows",

@@ -31,6 +31,7 @@ from thalweg.kernels.reference import (
     norm,
     norm_rope,
     numerics,
+    packed_linear,
     paged_attention,
     paged_indexer,
     penalties,
@@ -74,6 +75,7 @@ MODULES = (
     logprobs,
     bitmask,
     topk_lists,
+    packed_linear,
     async_inputs,
     fused_rows,
     fused_streams,
@@ -83,6 +85,10 @@ MODULES = (
 SUMMING_OPS = frozenset(
     {
         "matmul",
+        "fp8_linear",
+        "grouped_fp8_linear",
+        "bf16_linear",
+        "topk_gate",
         "grouped_matmul",
         "rms_norm",
         "norm_rope",
