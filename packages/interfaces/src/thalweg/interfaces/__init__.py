@@ -1,6 +1,6 @@
 """Value types and protocols that thalweg packages exchange; standard library only."""
 
-from thalweg.interfaces.backend import Backend, Event, Graph, Launched, Stream, load_backend
+from thalweg.interfaces.backend import Backend, DeviceMemory, Event, Graph, Launched, Stream, load_backend
 from thalweg.interfaces.cache import BlobStore, BlockAllocator, CacheLayout, CacheViews, Fit, LayerSpan, PrefixIndex
 from thalweg.interfaces.checks import is_same, shown
 from thalweg.interfaces.draft import Drafter, DraftRows, DraftSampler, TargetRows, VerifyBudget
@@ -54,6 +54,7 @@ __all__ = [
     "Communicator",
     "CompletionOutput",
     "ConfigError",
+    "DeviceMemory",
     "DraftRows",
     "DraftSampler",
     "DraftWalk",

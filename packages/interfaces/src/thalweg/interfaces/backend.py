@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from thalweg.interfaces.errors import BackendUnavailableError
@@ -39,6 +40,10 @@ class Launched(Protocol[T_co]):
         Where host and device are one (CPU), raises InvariantError when the host reads it too early.
         """
 
+    @property
+    def span_ns(self) -> tuple[int, int]:
+        """When the device began and ended the work, on the clock of `time.perf_counter_ns`; readable as `value` is."""
+
 
 class Stream(Protocol):
     """An ordered queue of device work."""
@@ -64,6 +69,19 @@ class Graph(Protocol):
 
     def replay(self) -> None:
         """Run it again on the current contents of its buffers."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceMemory:
+    """The memory of a device, in bytes."""
+
+    total_bytes: int
+    free_bytes: int
+    """Taken by nobody, this process or another one."""
+    used_bytes: int
+    """What tensors of this process have, and what is kept for its next ones."""
+    peak_bytes: int
+    """The most of that since memory was last released."""
 
 
 class Backend(Protocol):
@@ -103,8 +121,31 @@ class Backend(Protocol):
     def close(self) -> None:
         """Finish queued work and stop the backend's threads; harmless when called twice."""
 
+    @property
+    def has_graphs(self) -> bool:
+        """Whether `capture` makes graphs."""
+
     def capture(self, fn: Callable[[], None]) -> Graph | None:
-        """Capture `fn` as a graph; None where graphs do not exist."""
+        """Capture `fn` as a graph; None where graphs do not exist.
+
+        `fn` runs once before it is captured, so that nothing is loaded or compiled inside. All graphs share the memory
+        of what is computed inside: they are replayed one after the other, and a result must be written to a tensor from
+        outside, or be read before the next replay.
+        """
+
+    @property
+    def architecture(self) -> str | None:
+        """What kernels are built for, as implementations in the registry name it; None where that makes no odds."""
+
+    @property
+    def num_compiled(self) -> int:
+        """Kernels that this process has built, or loaded, so far; a running engine should add none."""
+
+    def memory(self) -> DeviceMemory | None:
+        """The device's memory as it is now; None where it is the host's."""
+
+    def release_memory(self) -> None:
+        """Give back what no tensor uses any more, once the queued work has finished; a new peak begins."""
 
 
 def load_backend(name: str) -> Backend:

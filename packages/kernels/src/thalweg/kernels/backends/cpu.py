@@ -86,8 +86,27 @@ class CpuBackend:
         """Lift the ban inside. Also a decorator."""
         return self.guard.allow()
 
+    @property
+    def has_graphs(self) -> bool:
+        return False
+
     def capture(self, fn: Callable[[], None]) -> None:
         """None: there are no graphs on the CPU. `fn` is not called."""
+
+    @property
+    def architecture(self) -> None:
+        """None: what runs here runs on every CPU."""
+
+    @property
+    def num_compiled(self) -> int:
+        """0: the reference is not compiled."""
+        return 0
+
+    def memory(self) -> None:
+        """None: the memory is the host's, and not this process's alone."""
+
+    def release_memory(self) -> None:
+        """Nothing is kept."""
 
     def close(self) -> None:
         """Finish queued work and end the thread. Events and results stay usable; launching again is an error."""

@@ -6,6 +6,7 @@ import atexit
 import logging
 import os
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar, cast
@@ -34,6 +35,7 @@ class LaunchedWork(Generic[T]):
         self._queue = queue
         self._work: Callable[[], T] | None = work
         self._result: T | None = None
+        self._span_ns = 0, 0
         self._inference = torch.is_inference_mode_enabled()
         self._grad = torch.is_grad_enabled()
         self._num_threads = torch.get_num_threads()
@@ -49,13 +51,21 @@ class LaunchedWork(Generic[T]):
         self._queue.check_readable(self.position)
         return cast(T, self._result)
 
+    @property
+    def span_ns(self) -> tuple[int, int]:
+        """When the work began and ended, by `time.perf_counter_ns`; may be read where `value` may."""
+        self._queue.check_readable(self.position)
+        return self._span_ns
+
     def run(self) -> None:
         """Run the work as its launcher would have: same autograd state, same number of torch threads."""
         work, self._work = self._work, None
         if torch.get_num_threads() != self._num_threads:
             torch.set_num_threads(self._num_threads)  # OpenMP keeps the number per thread
         with torch.inference_mode(self._inference), torch.set_grad_enabled(self._grad):
+            started = time.perf_counter_ns()
             self._result = cast(Callable[[], T], work)()
+            self._span_ns = started, time.perf_counter_ns()
 
     def drop(self) -> None:
         """Let go of work that is not going to run."""

@@ -6,6 +6,10 @@
 from __future__ import annotations
 
 import functools
+import importlib.metadata
+import os
+import shutil
+from pathlib import Path
 from typing import Any
 
 from thalweg.interfaces import BackendUnavailableError
@@ -14,6 +18,23 @@ VERSION = "0.1.15"
 """Of TileLang, as the extra `nvidia` of this package has it. Its language changes between releases."""
 
 ARCHITECTURE = "sm_90a"
+
+_compilations = [0]
+
+
+def num_compiled() -> int:
+    """Kernels that `compiled` has built in this process, or loaded from the cache of an earlier one."""
+    return _compilations[0]
+
+
+def check_tilelang() -> None:
+    """Raise BackendUnavailableError unless the right version is installed. Not imported, as that takes seconds."""
+    try:
+        version = importlib.metadata.version("tilelang")
+    except importlib.metadata.PackageNotFoundError:
+        tilelang()  # lies on the path without a word about its version, or nowhere
+    else:
+        _check_version(version)
 
 
 @functools.cache
@@ -25,10 +46,7 @@ def tilelang() -> Any:
         raise BackendUnavailableError(
             f"kernels of sm90 need TileLang, which cannot be imported ({error}); pip install 'thalweg-kernels[nvidia]'"
         ) from error
-    if module.__version__ != VERSION:
-        raise BackendUnavailableError(
-            f"kernels of sm90 are written for tilelang {VERSION}; installed is {module.__version__}"
-        )
+    _check_version(module.__version__)
     return module
 
 
@@ -37,8 +55,29 @@ def compiled(function: Any, architecture: str) -> Any:
 
     The function must not touch what lies outside of its tensors: no access is checked.
     """
-    return tilelang().compile(
-        function,
-        target={"kind": "cuda", "arch": architecture},
-        pass_configs={"tl.disable_safe_memory_legalize": True},
-    )
+    try:
+        kernel = tilelang().compile(
+            function,
+            target={"kind": "cuda", "arch": architecture},
+            pass_configs={"tl.disable_safe_memory_legalize": True},
+        )
+    except Exception as error:
+        if not _has_nvcc():
+            raise BackendUnavailableError(
+                "kernels that no earlier process has built need nvcc, which is neither on PATH nor in CUDA_HOME; "
+                f"install the CUDA toolkit, or set TILELANG_CACHE_DIR to where they were built ({error})"
+            ) from error
+        raise
+    _compilations[0] += 1
+    return kernel
+
+
+def _check_version(version: str) -> None:
+    if version != VERSION:
+        raise BackendUnavailableError(f"kernels of sm90 are written for tilelang {VERSION}; installed is {version}")
+
+
+def _has_nvcc() -> bool:
+    homes = [os.environ.get(name) for name in ("CUDA_HOME", "CUDA_PATH")]
+    folders = [Path(home, "bin") for home in (*homes, "/usr/local/cuda") if home]
+    return shutil.which("nvcc") is not None or any((folder / "nvcc").is_file() for folder in folders)

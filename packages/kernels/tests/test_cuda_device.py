@@ -1,0 +1,82 @@
+"""What is said where the backend of Hopper GPUs cannot be used."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from typing import Any
+
+import pytest
+import torch
+
+from thalweg.interfaces import BackendUnavailableError, load_backend
+from thalweg.kernels.backends.cuda_device import find_device
+from thalweg.kernels.sm90 import library
+
+
+@pytest.fixture
+def cuda_torch(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """A torch that is built for CUDA and finds one GPU of compute capability 9.0."""
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda index: (9, 0))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda index: "NVIDIA H200")
+    return monkeypatch
+
+
+def test_a_torch_without_cuda_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.version, "cuda", None)
+    with pytest.raises(BackendUnavailableError, match=r"backend sm90 needs a torch that is built for CUDA; .* torch 2"):
+        load_backend("sm90")
+
+
+def test_a_machine_without_a_gpu_is_told_what_is_needed(cuda_torch: pytest.MonkeyPatch) -> None:
+    cuda_torch.setattr(torch.cuda, "device_count", lambda: 0)
+
+    def fail() -> None:
+        raise RuntimeError("The NVIDIA driver on your system is too old (found version 12020).\nPlease update")
+
+    cuda_torch.setattr(torch.cuda, "init", fail)
+    expected = (
+        r"compute capability 9.0, and torch finds none \(torch .* for CUDA 13.0 says: The NVIDIA driver .* 12020\)"
+    )
+    with pytest.raises(BackendUnavailableError, match=expected):
+        find_device("sm90", (9, 0))
+
+
+def test_another_gpu_is_named_with_what_it_is(cuda_torch: pytest.MonkeyPatch) -> None:
+    cuda_torch.setattr(torch.cuda, "get_device_capability", lambda index: (8, 0))
+    cuda_torch.setattr(torch.cuda, "get_device_name", lambda index: "NVIDIA A100")
+    with pytest.raises(BackendUnavailableError, match=r"capability 9\.0 .*sm_90.*; cuda:0 is a NVIDIA A100 of 8\.0"):
+        find_device("sm90", (9, 0))
+
+
+def test_the_right_gpu_is_taken(cuda_torch: pytest.MonkeyPatch) -> None:
+    assert find_device("sm90", (9, 0)) == torch.device("cuda", 0)
+
+
+def test_another_tilelang_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: "0.1.14")
+    with pytest.raises(BackendUnavailableError, match=r"written for tilelang 0\.1\.15; installed is 0\.1\.14"):
+        library.check_tilelang()
+
+
+class NoNvcc:
+    __version__ = library.VERSION
+
+    def compile(self, *arguments: Any, **options: Any) -> None:
+        raise RuntimeError("could not run the compiler")
+
+
+def test_a_kernel_that_cannot_be_built_says_that_nvcc_is_missing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+) -> None:
+    monkeypatch.setattr(library, "tilelang", NoNvcc)
+    monkeypatch.setattr(library, "_has_nvcc", lambda: False)
+    before = library.num_compiled()
+    with pytest.raises(BackendUnavailableError, match=r"need nvcc, .*install the CUDA toolkit"):
+        library.compiled(lambda: None, "sm_90a")
+    monkeypatch.setattr(library, "_has_nvcc", lambda: True)
+    with pytest.raises(RuntimeError, match="could not run"):
+        library.compiled(lambda: None, "sm_90a")
+    assert library.num_compiled() == before
