@@ -22,7 +22,11 @@ class TargetFeatures:
     def take(self, layer: int, trunk: torch.Tensor, numerics: Numerics) -> None:
         """Keep the mean over streams of the trunk [T, m, h] that a layer's attention is about to read."""
         if layer in self.layer_ids:
-            self._rows[layer] = numerics.bf16(numerics.ops.target_feature(trunk))
+            self.put(layer, numerics.bf16(numerics.ops.target_feature(trunk)))
+
+    def put(self, layer: int, rows: torch.Tensor) -> None:
+        """Keep the feature rows [T, h] of one of `layer_ids`."""
+        self._rows[layer] = rows
 
     def joined(self) -> torch.Tensor:
         """[T, L * h] in the carrier dtype, layers in the order of `layer_ids`.

@@ -8,8 +8,7 @@ from collections.abc import Sequence
 import torch
 
 from thalweg.interfaces import CacheViews, ConfigError, DraftRows, DraftSampler, InvariantError, TargetRows
-from thalweg.model.drafter.block_memory import BlockMemory
-from thalweg.model.drafter.network import DraftNetwork
+from thalweg.model.drafter.block_network import BlockNetwork
 from thalweg.model.paged import window_format
 
 _LEAST_TEMPERATURE = 1e-5
@@ -24,7 +23,7 @@ class CachedDrafter:
 
     def __init__(
         self,
-        network: DraftNetwork,
+        network: BlockNetwork,
         views: CacheViews,
         draft_length: int,
         confidence_temperatures: Sequence[float],
@@ -48,8 +47,8 @@ class CachedDrafter:
         self._views = views
         self._draft_length = draft_length
         self._temperatures = _checked(confidence_temperatures, draft_length)
-        self._format = window_format(config, network.numerics, views)
         self._ring_length = ring
+        window_format(config, network.numerics, views)
 
     @property
     def draft_length(self) -> int:
@@ -63,11 +62,7 @@ class CachedDrafter:
         """Write the main keys of every draft layer."""
         if rows.features is None:
             raise InvariantError(f"features is None; the drafter reads layers {list(self.target_layer_ids)}")
-        network, first = self._network, self._network.config.num_hidden_layers
-        keys = network.main_keys(rows.features, network.tables.at(rows.positions, 0))
-        for block, block_keys in enumerate(keys.unbind(1)):
-            view = self._views.window(first + block)
-            network.numerics.ops.store_records(view, rows.store_slots, block_keys, self._format)
+        self._network.write_main_keys(rows.features, rows.positions, self._views, rows.store_slots)
 
     def propose(self, rows: DraftRows, sampler: DraftSampler) -> tuple[torch.Tensor, torch.Tensor]:
         """Run one block per sequence, then draw its tokens one after the other."""
@@ -97,7 +92,7 @@ class CachedDrafter:
         )
         token_ids = rows.anchor_token_ids.new_full((len(rows.anchor_token_ids), length), config.dspark_noise_token_id)
         token_ids[:, 0] = rows.anchor_token_ids
-        memory = BlockMemory(self._views, indices, self._format, network.numerics)
+        memory = network.block_memory(self._views, indices)
         return network.block_rows(token_ids.flatten().long(), indices.positions.long(), indices.is_valid, memory)
 
 

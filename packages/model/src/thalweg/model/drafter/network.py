@@ -7,26 +7,30 @@ from typing import cast
 
 import torch
 
-from thalweg.interfaces import CheckpointError, ConfigError
+from thalweg.interfaces import CacheViews
+from thalweg.kernels import DraftIndices
 from thalweg.model.assembly import build_layer
 from thalweg.model.backbone import Model
 from thalweg.model.config import ModelConfig
 from thalweg.model.drafter.block_memory import BlockMemory
 from thalweg.model.drafter.main_keys import MainKeys
+from thalweg.model.drafter.source import draft_tensors
 from thalweg.model.forward_state import ForwardState
 from thalweg.model.heads import Embedding, Head
 from thalweg.model.hyper_connections import collapse, start_trunk
-from thalweg.model.loader import Checkpoint
 from thalweg.model.memory import AttentionMemory
 from thalweg.model.metadata import ForwardBatch
-from thalweg.model.names import tied_target
 from thalweg.model.numerics import Numerics
+from thalweg.model.paged import window_format
 from thalweg.model.rope import RotaryTables
-from thalweg.model.weights import TrackedSource, Weights
+from thalweg.model.weights import Weights
 
 
 class DraftNetwork:
-    """The draft layers (`mtp.*`) of a checkpoint; token table and language-model head are those of the target model."""
+    """The draft layers (`mtp.*`) of a checkpoint; token table and language-model head are those of the target model.
+
+    Satisfies `thalweg.model.drafter.BlockNetwork`.
+    """
 
     def __init__(
         self,
@@ -59,20 +63,23 @@ class DraftNetwork:
         Raises ConfigError when there are none or when the checkpoint is another one, CheckpointError when an `mtp.*`
         tensor is missing or stays unused: output would still be right then, and only drafts bad.
         """
-        config = model.config
-        if not config.num_draft_layers:
-            raise ConfigError("num_nextn_predict_layers is 0; the checkpoint has no drafter")
-        with Checkpoint.open(path) as checkpoint:
-            if checkpoint.config != config:
-                raise ConfigError(f"{path}: config.json is not that of the model; both must be of one checkpoint")
-            source = TrackedSource(checkpoint)
-            head = "embed.weight" if config.tie_word_embeddings else "head.weight"
-            shared = model.parameters["embed.weight"], model.parameters[head]
-            network = cls(config, Weights(source, model.numerics), model.numerics, *shared)
-            unused = sorted(source.unused(name for name in checkpoint if _is_draft(name, config)))
-        if unused:
-            raise CheckpointError(f"{path}: draft tensors that nothing has read: {', '.join(unused)}")
-        return network
+        head = "embed.weight" if model.config.tie_word_embeddings else "head.weight"
+        shared = model.parameters["embed.weight"], model.parameters[head]
+        with draft_tensors(path, model.config) as source:
+            return cls(model.config, Weights(source, model.numerics), model.numerics, *shared)
+
+    def write_main_keys(
+        self, features: torch.Tensor, positions: torch.Tensor, views: CacheViews, slots: torch.Tensor
+    ) -> None:
+        """Store the window keys of every draft layer for rows that the target model has processed."""
+        record_format = window_format(self.config, self.numerics, views)
+        keys = self.main_keys(features, self.tables.at(positions, 0))
+        for layer, rows in enumerate(keys.unbind(1), self.config.num_hidden_layers):
+            self.numerics.ops.store_records(views.window(layer), slots, rows, record_format)
+
+    def block_memory(self, views: CacheViews, indices: DraftIndices) -> BlockMemory:
+        """Where the rows of a block write their keys and which they read."""
+        return BlockMemory(views, indices, window_format(self.config, self.numerics, views), self.numerics)
 
     def block_rows(
         self, token_ids: torch.Tensor, positions: torch.Tensor, is_valid: torch.Tensor, memory: BlockMemory
@@ -109,8 +116,3 @@ class DraftNetwork:
         """float32 [n]: how sure the drafter is, from collapsed rows [n, h] and the Markov rows [n, r] before them."""
         confidence: torch.Tensor = self.numerics.ops.confidence(rows, markov_rows, self._confidence, temperature)
         return confidence
-
-
-def _is_draft(name: str, config: ModelConfig) -> bool:
-    """Whether only a drafter can have a use for the tensor; tied copies of what the target model owns are ignored."""
-    return name.startswith("mtp.") and tied_target(config, name) is None
