@@ -9,6 +9,7 @@ import functools
 import importlib.metadata
 import os
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -50,16 +51,17 @@ def tilelang() -> Any:
     return module
 
 
-def compiled(function: Any, architecture: str) -> Any:
+def compiled(function: Any, architecture: str, pass_configs: Mapping[str, Any] | None = None) -> Any:
     """The kernel of a TileLang function for an architecture (sm_90a, sm_100a); no GPU is needed.
 
-    The function must not touch what lies outside of its tensors: no access is checked.
+    The function must not touch what lies outside of its tensors: no access is checked. pass_configs: further settings
+    of TileLang's passes, by name.
     """
     try:
         kernel = tilelang().compile(
             function,
             target={"kind": "cuda", "arch": architecture},
-            pass_configs={"tl.disable_safe_memory_legalize": True},
+            pass_configs={"tl.disable_safe_memory_legalize": True, **(pass_configs or {})},
         )
     except Exception as error:
         if not _has_nvcc():
