@@ -6,6 +6,7 @@ import itertools
 
 import kernels_testing.attention_rows
 import kernels_testing.cache_rows
+import kernels_testing.expert_rows
 import kernels_testing.forward_rows
 import kernels_testing.fused_rows
 import kernels_testing.indexer_rows

@@ -4,6 +4,8 @@ from thalweg.kernels.catalog import default_registry
 from thalweg.kernels.dispatch import BoundOps, bind, table
 from thalweg.kernels.native_formats import HcMix, Mxfp8Rows, ReadRows
 from thalweg.kernels.reference.drafting import DraftIndices
+from thalweg.kernels.reference.expert_weights import ExpertWeights, pack_expert_weights
+from thalweg.kernels.reference.experts import ExpertPlan, plan_experts
 from thalweg.kernels.reference.metadata import PLACEHOLDER_QUERY
 from thalweg.kernels.reference.packed_linear import Fp8Weight
 from thalweg.kernels.reference.record_format import RecordFormat
@@ -16,6 +18,8 @@ __all__ = [
     "PLACEHOLDER_QUERY",
     "BoundOps",
     "DraftIndices",
+    "ExpertPlan",
+    "ExpertWeights",
     "Fp8Weight",
     "HcMix",
     "Implementation",
@@ -31,5 +35,7 @@ __all__ = [
     "bind",
     "cuda_sync_mode",
     "default_registry",
+    "pack_expert_weights",
+    "plan_experts",
     "table",
 ]
