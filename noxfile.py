@@ -196,6 +196,13 @@ def bench(session: nox.Session) -> None:
         run_python(session, script)
 
 
+@nox.session(name="compile", default=False)
+def compile_kernels(session: nox.Session) -> None:
+    """Compile every device kernel for Hopper and Blackwell; needs nvcc, and no GPU."""
+    install_workspace(session, "kernels", extra=tuple(PROJECTS["kernels"]["optional-dependencies"]["nvidia"]))
+    session.run("python", "tools/compile_kernels.py", *session.posargs, env={"OMP_NUM_THREADS": "1"})
+
+
 @nox.session
 def docs(session: nox.Session) -> None:
     """Build the documentation site; warnings are errors."""

@@ -8,6 +8,7 @@ logits are never read. Words that are all ones cost nothing but being read.
 # mypy: disable-error-code="valid-type, name-defined, untyped-decorator"
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -112,3 +113,8 @@ IMPLEMENTATIONS = (
         graph_safe=True,
     ),
 )
+
+COMPILE_EXAMPLES: dict[str, Callable[[str], Any]] = {
+    str(dtype).removeprefix("torch."): functools.partial(token_bitmask_kernel, dtype)
+    for dtype in (torch.float32, torch.bfloat16)
+}

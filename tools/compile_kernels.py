@@ -1,0 +1,67 @@
+"""Compile every device kernel for an architecture, without a GPU: what a machine with one would compile at first use.
+
+Each kernel module lists its kernels at real dimensions in `COMPILE_EXAMPLES`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import concurrent.futures
+import importlib
+import multiprocessing
+import os
+import sys
+import time
+from collections.abc import Iterator
+
+from thalweg.kernels.catalog import DEVICE_MODULES
+
+ARCHITECTURES = ("sm_90a", "sm_100a")
+
+
+def examples() -> Iterator[tuple[str, str]]:
+    """(module, name) of every kernel."""
+    for module in DEVICE_MODULES:
+        for name in module.COMPILE_EXAMPLES:
+            yield module.__name__, name
+
+
+def build(module: str, name: str, architecture: str) -> float:
+    """Seconds that it took to compile one kernel."""
+    started = time.perf_counter()
+    importlib.import_module(module).COMPILE_EXAMPLES[name](architecture)
+    return time.perf_counter() - started
+
+
+def main() -> int:
+    """1 when a kernel does not compile."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("architectures", nargs="*", metavar="ARCH", help=f"of {', '.join(ARCHITECTURES)} (default all)")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes (default: one per core)")
+    parser.add_argument("--only", default="", help="kernels whose module or name contains this")
+    options = parser.parse_args()
+    chosen = options.architectures or ARCHITECTURES
+    if unknown := set(chosen) - set(ARCHITECTURES):
+        parser.error(f"unknown architecture {', '.join(sorted(unknown))}; known are {', '.join(ARCHITECTURES)}")
+    kernels = [(module, name) for module, name in examples() if options.only in f"{module}.{name}"]
+    os.environ.setdefault("TILELANG_DISABLE_CACHE", "1")  # what is in a cache proves nothing
+    os.environ.setdefault("TILELANG_PRINT_ON_COMPILATION", "0")
+    failed = 0
+    # A fresh process each: TileLang keeps state of its compiler, and a crash of it must not end the others.
+    spawn = multiprocessing.get_context("spawn")
+    with concurrent.futures.ProcessPoolExecutor(options.jobs, mp_context=spawn) as pool:
+        tasks = {pool.submit(build, *kernel, arch): (*kernel, arch) for arch in chosen for kernel in kernels}
+        for task in concurrent.futures.as_completed(tasks):
+            module, name, arch = tasks[task]
+            label = f"{arch:8} {module.removeprefix('thalweg.kernels.'):32} {name:48}"
+            try:
+                print(f"{label} {task.result():6.1f} s")
+            except Exception as error:
+                failed += 1
+                print(f"{label} FAILED: {type(error).__name__}: {error}")
+    print(f"{len(tasks) - failed} of {len(tasks)} kernels compiled")
+    return int(failed > 0 or not tasks)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
