@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from thalweg.model.memory import AttentionMemory, SequenceMemory
     from thalweg.model.metadata import DecodeMetadata, ForwardBatch, PrefillMetadata
     from thalweg.model.names import TensorSpec, tensor_specs
+    from thalweg.model.native import NativeDraftNetwork, NativeModel
     from thalweg.model.numerics import Arithmetic, Mode, Numerics
     from thalweg.model.target_features import TargetFeatures
     from thalweg.model.tiny import small_config, write_random_checkpoint
@@ -38,6 +39,8 @@ _MODULE_OF = {
     "Mode": "numerics",
     "Model": "backbone",
     "ModelConfig": "config",
+    "NativeDraftNetwork": "native",
+    "NativeModel": "native",
     "Numerics": "numerics",
     "PrefillMetadata": "metadata",
     "QuantizationConfig": "config",
@@ -70,6 +73,8 @@ __all__ = [
     "Mode",
     "Model",
     "ModelConfig",
+    "NativeDraftNetwork",
+    "NativeModel",
     "Numerics",
     "PrefillMetadata",
     "QuantizationConfig",

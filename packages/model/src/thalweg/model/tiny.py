@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
-import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +16,7 @@ from thalweg.model.config import ModelConfig
 from thalweg.model.engram_layout import EngramLayout
 from thalweg.model.engram_vocabulary import TOKENIZER_NAME, EngramVocabulary
 from thalweg.model.names import TensorSpec, scale_name, tensor_specs
+from thalweg.model.random_values import random_values, tensor_seed
 from thalweg.model.safetensors_writer import write_index, write_shard
 from thalweg.model.tiny_tokenizer import write_tokenizer
 
@@ -192,7 +191,7 @@ def _stored(specs: list[TensorSpec], seed: int) -> Iterator[tuple[str, _Stored]]
     for spec in specs:
         if spec.is_scale:
             continue
-        values = _values(spec, seed)
+        values = random_values(spec, torch.Generator().manual_seed(tensor_seed(seed, spec.name)))
         if spec.format in ("bf16", "f32"):
             yield spec.name, (spec.dtype, spec.shape, _raw(values.to(_DTYPES[spec.dtype])))
             continue
@@ -212,37 +211,3 @@ _QUANTIZERS: dict[str, Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor
 
 def _raw(tensor: torch.Tensor) -> bytes:
     return tensor.contiguous().view(torch.uint8).numpy().tobytes()
-
-
-def _values(spec: TensorSpec, seed: int) -> torch.Tensor:
-    """float32 values before storage: sizes that keep every activation near 1 and every branch alive."""
-    # One hash of both: the generator reads only the low 32 bits of what it is seeded with.
-    generator = torch.Generator().manual_seed(zlib.crc32(f"{seed} {spec.name}".encode()))
-    shape = (spec.shape[0], 2 * spec.shape[1]) if spec.format == "fp4" else spec.shape
-    noise = torch.randn(shape, generator=generator)
-    leaf = spec.name.rsplit(".", 2)[-2 if spec.name.endswith(".weight") else -1]
-    if leaf.endswith("norm") or leaf in ("q_weight", "k_weight", "norm1", "norm2"):
-        return 1 + 0.1 * noise
-    if leaf.startswith("hc_"):
-        return _mix_values(leaf, noise)
-    if leaf == "attn_sink":
-        return 0.5 * noise
-    if leaf in ("bias", "bias_vl"):
-        return 0.05 * noise
-    if leaf == "embed":
-        return (0.3 if spec.format == "engram" else 1.0) * noise
-    if len(shape) == 1:
-        return noise
-    return noise * ((2.0 if leaf == "head" else 1.0) / math.sqrt(shape[-1]))
-
-
-def _mix_values(leaf: str, noise: torch.Tensor) -> torch.Tensor:
-    """Hyper-connections that mostly keep each stream and read them evenly; the noise breaks their symmetry."""
-    if leaf.endswith("_fn"):
-        return noise / math.sqrt(noise.shape[-1])
-    if leaf.endswith("_scale"):
-        return 0.5 + 0.05 * noise
-    mixes = noise.shape[0]
-    streams = next(m for m in range(1, mixes + 1) if (2 + m) * m == mixes)
-    base = torch.cat([torch.full((streams,), -1.1), torch.zeros(streams), 3 * torch.eye(streams).flatten()])
-    return base + 0.3 * noise
