@@ -45,7 +45,10 @@ from thalweg.kernels.reference import (
     vocabulary_rows,
 )
 from thalweg.kernels.registry import Implementation, OpSpec, Registry, Tolerance
+from thalweg.kernels.sm90 import bf16_linear as sm90_bf16_linear
 from thalweg.kernels.sm90 import bitmask as sm90_bitmask
+from thalweg.kernels.sm90 import fp8_linear as sm90_fp8_linear
+from thalweg.kernels.sm90 import gate as sm90_gate
 
 MODULES = (
     numerics,
@@ -154,7 +157,12 @@ GRAPH_SAFE_OPS = frozenset(
 """Ops whose reference reads nothing back, so that a graph can hold it on a device as well."""
 
 
-DEVICE_MODULES = (sm90_bitmask,)
+DEVICE_MODULES = (
+    sm90_bitmask,
+    sm90_fp8_linear,
+    sm90_bf16_linear,
+    sm90_gate,
+)
 """Modules with implementations for devices. Importing one loads no library of a device."""
 
 

@@ -1,0 +1,68 @@
+"""How products of a few rows by a weight are launched, and how their work is shared out.
+
+CUDA C++ in files beside this one: TileLang's own product takes no operand that goes from memory to its registers and is
+converted there, and weights that pass through shared memory on their way are at most half as fast.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from pathlib import Path
+
+BLOCK_ROWS = 8
+"""Rows of x in one product of the tensor cores."""
+TILE = 32
+"""Rows of the weight that a warp has, and columns of the smallest piece of a sum."""
+WARPS = 8
+MOST_SPLITS = 8
+"""Blocks that may form a cluster on every device."""
+PARTIAL_STRIDE = 36
+"""Floats of shared memory for a row of x and the TILE rows of a warp."""
+
+
+@functools.cache
+def source(*names: str) -> str:
+    """The text of CUDA files of this folder, one after the other."""
+    return "\n".join((Path(__file__).parent / name).read_text() for name in names)
+
+
+@dataclass(frozen=True, slots=True)
+class Sharing:
+    """How the work of a product is shared out. Sums of columns are formed in an order that nothing else decides."""
+
+    blocks: int
+    """Blocks of 8 rows of x that a warp has."""
+    down: int
+    """Warps next to each other along the rows of the weight."""
+    across: int
+    """Warps that share out the columns."""
+    splits: int
+    """Blocks of threads that share them out, a cluster."""
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return 32 * self.down * self.across
+
+    @property
+    def partial_floats(self) -> int:
+        """Shared memory for sums."""
+        return self.down * self.across * BLOCK_ROWS * self.blocks * PARTIAL_STRIDE
+
+
+def groups_per_load(width_groups: int) -> int:
+    """Groups of 32 columns that are loaded at once: 4, or as many as divide the width."""
+    return next(count for count in (4, 2, 1) if width_groups % count == 0)
+
+
+@functools.cache
+def sharing(num_rows: int, tiles_down: int, width_groups: int, processors: int) -> Sharing:
+    """How to share out the product of num_rows by a weight of tiles_down x width_groups tiles of 32 x 32."""
+    blocks = next(blocks for blocks in (1, 2, 4, 8) if num_rows <= BLOCK_ROWS * blocks or blocks == 8)
+    down = {1: 1, 2: 2, 4: 4, 8: 4}[blocks]
+    across = WARPS // down
+    steps = width_groups // groups_per_load(width_groups)
+    places = -(-tiles_down // down) * -(-num_rows // (BLOCK_ROWS * blocks))
+    wanted = -(-2 * processors // places)
+    return Sharing(blocks, down, across, max(1, min(wanted, MOST_SPLITS, steps // across)))
