@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -11,7 +11,16 @@ import torch
 
 from thalweg.interfaces import DraftRows, DraftSampler, TargetRows
 from thalweg.kernels import RecordFormat
-from thalweg.model import CachedDrafter, DecodeMetadata, ForwardBatch, Model, PrefillMetadata, TargetFeatures
+from thalweg.model import (
+    CachedDrafter,
+    DecodeMetadata,
+    ForwardBatch,
+    Model,
+    NativeModel,
+    PrefillMetadata,
+    TargetFeatures,
+    Trace,
+)
 
 BLOCK_TOKENS = 8
 BACKTRACKING = 6
@@ -20,7 +29,7 @@ BACKTRACKING = 6
 class Views:
     """One tensor per layer and kind, filled with NaN bytes so that reading an unwritten record shows."""
 
-    def __init__(self, model: Model, num_blocks: int, num_slots: int) -> None:
+    def __init__(self, model: Model | NativeModel, num_blocks: int, num_slots: int) -> None:
         config, quant = model.config, model.numerics.is_quant
         main = RecordFormat.FP4_MAIN if config.use_fp4_sparse_kv else RecordFormat.MXFP8
         self.window_format = RecordFormat.MXFP8 if quant else RecordFormat.FLOAT64
@@ -76,7 +85,9 @@ class PagedCache:
     A drafter, where one is set, sees every step.
     """
 
-    def __init__(self, model: Model, num_blocks: int = 64, num_slots: int = 8, seed: int | None = None) -> None:
+    def __init__(
+        self, model: Model | NativeModel, num_blocks: int = 64, num_slots: int = 8, seed: int | None = None
+    ) -> None:
         """seed: shuffles which blocks and slots are handed out."""
         self.model = model
         self.views = Views(model, num_blocks, num_slots)
@@ -91,11 +102,15 @@ class PagedCache:
         table = [int(self._blocks.pop(0)) for _ in range(needed)]
         return Running(tokens, int(self._slots.pop(0)), table)
 
-    def prefill(self, chunks: Sequence[tuple[Running, int]]) -> None:
-        self._run(chunks, self._batch(chunks), self._prefill_metadata(chunks))
+    def prefill(
+        self, chunks: Sequence[tuple[Running, int]], trace: Trace | None = None, **images: torch.Tensor
+    ) -> None:
+        """images: image_mask and image_embeddings of the batch."""
+        batch = replace(self._batch(chunks), **images)
+        self._run(chunks, batch, self._prefill_metadata(chunks), trace)
 
-    def decode(self, chunks: Sequence[tuple[Running, int]], placeholders: int = 0) -> None:
-        self._run(chunks, self._batch(chunks, placeholders), self._decode_metadata(chunks, placeholders))
+    def decode(self, chunks: Sequence[tuple[Running, int]], placeholders: int = 0, trace: Trace | None = None) -> None:
+        self._run(chunks, self._batch(chunks, placeholders), self._decode_metadata(chunks, placeholders), trace)
 
     def values(self, running: Running) -> dict[str, torch.Tensor]:
         """Everything that later steps can read of a sequence, de-quantised."""
@@ -133,10 +148,11 @@ class PagedCache:
         chunks: Sequence[tuple[Running, int]],
         batch: ForwardBatch,
         metadata: PrefillMetadata | DecodeMetadata,
+        trace: Trace | None,
     ) -> None:
         memory = self.model.paged_memory(self.views, metadata, batch.positions)
         features = None if self.drafter is None else TargetFeatures(self.drafter.target_layer_ids)
-        logits = self.model.logits(self.model.forward(batch, memory, features=features))
+        logits = self.model.logits(self.model.forward(batch, memory, trace, features))
         if features is not None:
             self.drafter.observe(TargetRows(features.joined(), batch.positions, metadata.window_store_slots))
         row = 0

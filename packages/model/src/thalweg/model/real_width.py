@@ -1,4 +1,4 @@
-"""A config with the dimensions of the release, but few layers: what fits on one device and still has every kind of one."""
+"""A config with the dimensions of the release but few layers: it fits on one device and has every kind of layer."""
 
 from __future__ import annotations
 

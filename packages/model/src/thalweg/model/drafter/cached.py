@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
 from thalweg.interfaces import CacheViews, ConfigError, DraftRows, DraftSampler, InvariantError, TargetRows
 from thalweg.model.drafter.block_network import BlockNetwork
 from thalweg.model.paged import window_format
+
+BlockWork = Callable[[Sequence[torch.Tensor]], Sequence[torch.Tensor]]
+"""From anchor ids, their positions and state slots, int32 [N] each, to the collapsed rows [N*G, h] of their blocks."""
 
 _LEAST_TEMPERATURE = 1e-5
 
@@ -48,6 +51,7 @@ class CachedDrafter:
         self._draft_length = draft_length
         self._temperatures = _checked(confidence_temperatures, draft_length)
         self._ring_length = ring
+        self._compute_blocks: BlockWork = self._blocks
         window_format(config, network.numerics, views)
 
     @property
@@ -58,6 +62,10 @@ class CachedDrafter:
     def target_layer_ids(self) -> tuple[int, ...]:
         return self._network.config.dspark_target_layer_ids
 
+    def replace_blocks(self, wrap: Callable[[BlockWork], BlockWork]) -> None:
+        """Have blocks computed by what `wrap` makes of the function that does: by graphs of it, for example."""
+        self._compute_blocks = wrap(self._blocks)
+
     def observe(self, rows: TargetRows) -> None:
         """Write the main keys of every draft layer."""
         if rows.features is None:
@@ -67,7 +75,7 @@ class CachedDrafter:
     def propose(self, rows: DraftRows, sampler: DraftSampler) -> tuple[torch.Tensor, torch.Tensor]:
         """Run one block per sequence, then draw its tokens one after the other."""
         network = self._network
-        block_rows = self._block(rows)
+        (block_rows,) = self._compute_blocks((rows.anchor_token_ids, rows.positions, rows.state_slots))
         base_logits = network.base_logits(block_rows).view(-1, self._draft_length, network.config.vocab_size)
         block_rows = block_rows.view(-1, self._draft_length, block_rows.shape[-1])
         token_ids = rows.anchor_token_ids
@@ -79,21 +87,22 @@ class CachedDrafter:
             drafts.append(token_ids)
         return torch.stack(drafts, 1).int(), torch.stack(confidences, 1)
 
-    def _block(self, rows: DraftRows) -> torch.Tensor:
-        """Collapsed rows [N*G, h] of the blocks [anchor, noise, ...]; the anchor is at its own position."""
+    def _blocks(self, rows: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+        """The work itself: blocks [anchor, noise, ...], the anchor at its own position; rows of position 0 are void."""
+        anchor_ids, positions, state_slots = rows
         network, length = self._network, self._draft_length
         config, ops = network.config, network.numerics.ops
         indices = ops.draft_metadata(
-            rows.state_slots,
-            rows.positions - 1,
+            state_slots,
+            positions - 1,
             draft_length=length,
             window_size=config.sliding_window,
             ring_length=self._ring_length,
         )
-        token_ids = rows.anchor_token_ids.new_full((len(rows.anchor_token_ids), length), config.dspark_noise_token_id)
-        token_ids[:, 0] = rows.anchor_token_ids
+        token_ids = anchor_ids.new_full((len(anchor_ids), length), config.dspark_noise_token_id)
+        token_ids[:, 0] = anchor_ids
         memory = network.block_memory(self._views, indices)
-        return network.block_rows(token_ids.flatten().long(), indices.positions.long(), indices.is_valid, memory)
+        return (network.block_rows(token_ids.flatten().long(), indices.positions.long(), indices.is_valid, memory),)
 
 
 def _checked(temperatures: Sequence[float], draft_length: int) -> tuple[float, ...]:
