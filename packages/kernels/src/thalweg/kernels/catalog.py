@@ -45,10 +45,21 @@ from thalweg.kernels.reference import (
     vocabulary_rows,
 )
 from thalweg.kernels.registry import Implementation, OpSpec, Registry, Tolerance
+from thalweg.kernels.sm90 import attention_paged as sm90_attention_paged
+from thalweg.kernels.sm90 import attention_rows as sm90_attention_rows
 from thalweg.kernels.sm90 import bf16_linear as sm90_bf16_linear
 from thalweg.kernels.sm90 import bitmask as sm90_bitmask
+from thalweg.kernels.sm90 import casts as sm90_casts
+from thalweg.kernels.sm90 import drafting as sm90_drafting
+from thalweg.kernels.sm90 import engram as sm90_engram
+from thalweg.kernels.sm90 import experts_linear as sm90_experts_linear
+from thalweg.kernels.sm90 import experts_plan as sm90_experts_plan
 from thalweg.kernels.sm90 import fp8_linear as sm90_fp8_linear
 from thalweg.kernels.sm90 import gate as sm90_gate
+from thalweg.kernels.sm90 import hyper_connections as sm90_hyper_connections
+from thalweg.kernels.sm90 import norm as sm90_norm
+from thalweg.kernels.sm90 import rope as sm90_rope
+from thalweg.kernels.sm90 import swiglu as sm90_swiglu
 
 MODULES = (
     numerics,
@@ -159,9 +170,20 @@ GRAPH_SAFE_OPS = frozenset(
 
 DEVICE_MODULES = (
     sm90_bitmask,
+    sm90_attention_paged,
+    sm90_attention_rows,
     sm90_fp8_linear,
     sm90_bf16_linear,
     sm90_gate,
+    sm90_casts,
+    sm90_drafting,
+    sm90_engram,
+    sm90_hyper_connections,
+    sm90_norm,
+    sm90_rope,
+    sm90_swiglu,
+    sm90_experts_linear,
+    sm90_experts_plan,
 )
 """Modules with implementations for devices. Importing one loads no library of a device."""
 

@@ -1,0 +1,179 @@
+"""Rotations of the last columns of rows on Hopper: in place, or on the way to a cast.
+
+Products and sums are rounded one by one, as in the reference: a fused multiply-add would change last bits, and with
+them now and then a code.
+"""
+# Without postponed annotations: those of the kernel are its arguments' types to TileLang.
+# mypy: disable-error-code="valid-type, name-defined, untyped-decorator"
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from thalweg.interfaces import ConfigError
+from thalweg.kernels.native_formats import Mxfp8Rows
+from thalweg.kernels.reference.fused_rows import check_rotation
+from thalweg.kernels.sm90.library import ARCHITECTURE, compiled, tilelang
+from thalweg.kernels.sm90.row_parts import (
+    GROUP,
+    Macro,
+    check_contiguous,
+    check_device,
+    empty_mxfp8,
+    implementation,
+    store_mxfp4,
+    store_mxfp8,
+)
+
+VECTOR = 8
+THREADS = 256
+
+
+@functools.cache
+def rotated_vector(is_inverse: bool) -> Macro:
+    """Macro (raw, values, cos, sin, row, quad): bfloat16 raw [8] rotated, as float32 values that bfloat16 holds.
+
+    cos, sin: float32 [n, rope / 2], of which four are used; quad: which four.
+    """
+    T = tilelang().language
+
+    @T.macro
+    def rotated(raw: Any, values: Any, cos: Any, sin: Any, row: Any, quad: Any) -> None:
+        c = T.alloc_local((VECTOR // 2,), "float32")
+        s = T.alloc_local((VECTOR // 2,), "float32")
+        for i in T.vectorized(VECTOR // 2):
+            c[i] = cos[row, quad * (VECTOR // 2) + i]
+        for i in T.vectorized(VECTOR // 2):
+            s[i] = sin[row, quad * (VECTOR // 2) + i]
+        for i in T.unroll(VECTOR // 2):
+            a = T.cast(raw[2 * i], "float32")
+            b = T.cast(raw[2 * i + 1], "float32")
+            turn = -s[i] if is_inverse else s[i]
+            values[2 * i] = T.ieee_sub(T.ieee_mul(a, c[i]), T.ieee_mul(b, turn))
+            values[2 * i + 1] = T.ieee_add(T.ieee_mul(a, turn), T.ieee_mul(b, c[i]))
+        for i in T.vectorized(VECTOR):
+            raw[i] = values[i]
+
+    return rotated
+
+
+@functools.cache
+def rotate_kernel(heads: int, width: int, rope: int, architecture: str = ARCHITECTURE) -> Any:
+    """The compiled kernel that rotates rows in place; only the rotated columns are touched."""
+    T = tilelang().language
+    rotated, num_rows = rotated_vector(False), T.dynamic("n")
+    vectors = rope // VECTOR
+
+    @T.prim_func
+    def rotate_rows(
+        x: T.Tensor((num_rows, heads, width), "bfloat16"),
+        cos: T.Tensor((num_rows, rope // 2), "float32"),
+        sin: T.Tensor((num_rows, rope // 2), "float32"),
+    ) -> None:
+        with T.Kernel(T.ceildiv(num_rows * heads * vectors, THREADS), threads=THREADS) as block:
+            place = block * THREADS + T.get_thread_binding()
+            row, head, vector = T.alloc_var("int32"), T.alloc_var("int32"), T.alloc_var("int32")
+            row = place // (heads * vectors)
+            head = place // vectors - row * heads
+            vector = place % vectors
+            raw = T.alloc_local((VECTOR,), "bfloat16")
+            values = T.alloc_local((VECTOR,), "float32")
+            if row < num_rows:
+                for i in T.vectorized(VECTOR):
+                    raw[i] = x[row, head, width - rope + vector * VECTOR + i]
+                rotated(raw, values, cos, sin, row, vector)
+                for i in T.vectorized(VECTOR):
+                    x[row, head, width - rope + vector * VECTOR + i] = raw[i]
+
+    return compiled(rotate_rows, architecture)
+
+
+@functools.cache
+def rotate_cast_kernel(
+    heads: int, width: int, rope: int, is_inverse: bool, is_mxfp4: bool, architecture: str = ARCHITECTURE
+) -> Any:
+    """The compiled kernel that reads rows, rotates their last columns there or back, and casts them."""
+    T = tilelang().language
+    rotated, num_rows = rotated_vector(is_inverse), T.dynamic("n")
+    store = store_mxfp4(VECTOR) if is_mxfp4 else store_mxfp8(VECTOR)
+    vectors, head_vectors, kept_vectors = heads * width // VECTOR, width // VECTOR, (width - rope) // VECTOR
+    columns, code_type = heads * width, "uint8" if is_mxfp4 else "float8_e4m3fn"
+
+    @T.prim_func
+    def rotate_cast(
+        x: T.Tensor((num_rows, columns), "bfloat16"),
+        cos: T.Tensor((num_rows, rope // 2), "float32"),
+        sin: T.Tensor((num_rows, rope // 2), "float32"),
+        codes: T.Tensor((num_rows, columns // 2 if is_mxfp4 else columns), code_type),
+        scales: T.Tensor((num_rows, columns // GROUP), "uint8"),
+    ) -> None:
+        with T.Kernel(T.ceildiv(num_rows * vectors, THREADS), threads=THREADS) as block:
+            row, place = T.alloc_var("int32"), T.alloc_var("int32")
+            row = (block * THREADS + T.get_thread_binding()) // vectors
+            place = block * THREADS + T.get_thread_binding() - row * vectors
+            raw = T.alloc_local((VECTOR,), "bfloat16")
+            values = T.alloc_local((VECTOR,), "float32")
+            if row < num_rows:
+                for i in T.vectorized(VECTOR):
+                    raw[i] = x[row, place * VECTOR + i]
+                if place % head_vectors >= kept_vectors:
+                    rotated(raw, values, cos, sin, row, place % head_vectors - kept_vectors)
+            for i in T.vectorized(VECTOR):
+                values[i] = raw[i]
+            # Lanes of a group are all in a row, or all beyond the last one.
+            store(values, codes, scales, row, place, row < num_rows)
+
+    return compiled(rotate_cast, architecture)
+
+
+def rotate_rows(x: Tensor, cos: Tensor, sin: Tensor) -> None:
+    """As the reference."""
+    _check(x, cos, sin)
+    if x.numel() and cos.numel():
+        with torch.cuda.device(x.device):
+            rotate_kernel(x.shape[1], x.shape[2], 2 * cos.shape[1])(x, cos, sin)
+
+
+def rotate_quantize_mxfp4(x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+    """As the reference."""
+    _check(x, cos, sin)
+    n, heads, width = x.shape
+    packed = torch.empty(n, heads, width // 2, dtype=torch.uint8, device=x.device)
+    scales = torch.empty(n, heads, width // GROUP, dtype=torch.uint8, device=x.device)
+    if x.numel():
+        kernel = rotate_cast_kernel(heads, width, 2 * cos.shape[1], False, True)
+        with torch.cuda.device(x.device):
+            kernel(x.view(n, -1), cos, sin, packed.view(n, -1), scales.view(n, -1))
+    return packed, scales
+
+
+def unrotate_quantize(x: Tensor, cos: Tensor, sin: Tensor) -> Mxfp8Rows:
+    """As the reference."""
+    _check(x, cos, sin)
+    n, heads, width = x.shape
+    result = empty_mxfp8(n, heads * width, x.device)
+    if x.numel():
+        kernel = rotate_cast_kernel(heads, width, 2 * cos.shape[1], True, False)
+        with torch.cuda.device(x.device):
+            kernel(x.view(n, -1), cos, sin, result.codes.view(torch.float8_e4m3fn), result.scales)
+    return result
+
+
+def _check(x: Tensor, cos: Tensor, sin: Tensor) -> None:
+    check_rotation(x, cos, sin)
+    check_contiguous(x=x, cos=cos, sin=sin)
+    check_device(x=x, cos=cos, sin=sin)
+    if 2 * cos.shape[1] % VECTOR:
+        raise ConfigError(f"cos has {cos.shape[1]} columns; a multiple of {VECTOR // 2} is required")
+
+
+IMPLEMENTATIONS = tuple(map(implementation, (rotate_rows, rotate_quantize_mxfp4, unrotate_quantize)))
+
+COMPILE_EXAMPLES: dict[str, Callable[[str], Any]] = {
+    "rotate_rows": lambda architecture: rotate_kernel(64, 512, 64, architecture),
+    "rotate_quantize_mxfp4": lambda architecture: rotate_cast_kernel(32, 128, 64, False, True, architecture),
+    "unrotate_quantize": lambda architecture: rotate_cast_kernel(64, 512, 64, True, False, architecture),
+}

@@ -1,0 +1,276 @@
+"""What kernels on rows share: how a row lies over threads, sums over it, and the cast of 32 neighbours to MXFP8.
+
+Thread t of a row takes `vector` neighbouring columns at a time, t * vector first, then as many threads further on, so
+that a warp reads one stretch. Groups of 32 columns lie in 32 / vector neighbouring lanes.
+"""
+# Without postponed annotations: those of the kernel are its arguments' types to TileLang.
+# mypy: disable-error-code="valid-type, name-defined, untyped-decorator"
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from thalweg.interfaces import ConfigError
+from thalweg.kernels.native_formats import Mxfp8Rows
+from thalweg.kernels.registry import Implementation
+from thalweg.kernels.sm90.library import tilelang
+
+WARP = 32
+GROUP = 32
+MOST_WARPS = 32
+
+Macro = Callable[..., Any]
+
+
+@dataclass(frozen=True, slots=True)
+class RowShape:
+    """How the columns of a row lie over threads."""
+
+    width: int
+    """Columns, a multiple of 32."""
+    vector: int
+    """Columns that a thread takes at once."""
+    warps: int
+    """Of one row."""
+    rounds: int
+    """How often each thread takes a vector."""
+    rows: int
+    """Rows of a block: more than one only where a row is one warp's."""
+
+    @property
+    def row_threads(self) -> int:
+        """Threads of one row."""
+        return WARP * self.warps
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return self.row_threads * self.rows
+
+    @property
+    def lanes(self) -> int:
+        """Neighbouring lanes that hold a group of 32 columns."""
+        return GROUP // self.vector
+
+    @property
+    def step(self) -> int:
+        """Columns between two vectors of a thread."""
+        return self.row_threads * self.vector
+
+
+@functools.cache
+def row_shape(name: str, width: int, most_warps: int = 20, rows: int = 4) -> RowShape:
+    """The shape for rows of a width. Raises ConfigError, which names them, for one that is no multiple of 32."""
+    if width <= 0 or width % GROUP:
+        raise ConfigError(f"{name} has rows of {width} columns; a positive multiple of {GROUP} is required")
+    vector = next(vector for vector in (8, 4, 2, 1) if width % (WARP * vector) == 0)
+    vectors = width // (WARP * vector)
+    warps = max(count for count in range(1, most_warps + 1) if vectors % count == 0)
+    return RowShape(width, vector, warps, vectors // warps, rows if warps == 1 else 1)
+
+
+@functools.cache
+def row_sum(warps: int) -> Macro:
+    """Macro (value, parts) -> the sum of a value over the threads of a row, in one order, for all of them.
+
+    parts: shared float32 [warps], which must not be in use.
+    """
+    T = tilelang().language
+
+    @T.macro
+    def over_warp(value: Any) -> Any:
+        total = T.alloc_var("float32")
+        total = value
+        for step in T.unroll(5):
+            total = total + T.shfl_xor(total, 16 >> step)
+        return total
+
+    @T.macro
+    def over_warps(value: Any, parts: Any) -> Any:
+        part = T.alloc_var("float32")
+        part = value
+        for step in T.unroll(5):
+            part = part + T.shfl_xor(part, 16 >> step)
+        if T.get_thread_binding() % WARP == 0:
+            parts[T.get_thread_binding() // WARP] = part
+        T.sync_threads()
+        total = T.alloc_var("float32")
+        total = 0.0
+        for warp in T.unroll(warps):
+            total = total + parts[warp]
+        return total
+
+    return (lambda value, parts: over_warp(value)) if warps == 1 else over_warps
+
+
+@functools.cache
+def mxfp8_scale(vector: int) -> Macro:
+    """Macro (values) -> the ue8m0 byte of the group of 32 whose `vector` float32 values this thread holds.
+
+    NaN among them become 0, as the format has it, and a group with an infinity has scale 255, which is NaN. The
+    smallest power of two that is no less than amax / 448 follows from the bits of amax: 448 = 1.75 * 2^8, so the
+    exponent goes up where the mantissa is beyond that of 1.75.
+    """
+    T = tilelang().language
+    steps = {1: 5, 2: 4, 4: 3, 8: 2}[vector]
+
+    @T.macro
+    def scale_of(values: Any) -> Any:
+        largest = T.alloc_var("float32")
+        largest = 1e-4
+        for column in T.unroll(vector):
+            values[column] = T.if_then_else(T.isnan(values[column]), 0.0, values[column])
+            largest = T.max(largest, T.abs(values[column]))
+        for step in T.unroll(steps):
+            largest = T.max(largest, T.shfl_xor(largest, 1 << step))
+        exponent = T.alloc_var("int32")
+        exponent = T.shift_right(T.reinterpret(largest, "int32") + 0x1FFFFF, 23) - 8
+        if largest == T.infinity("float32"):
+            exponent = 255
+        return exponent
+
+    return scale_of
+
+
+@functools.cache
+def store_mxfp8(vector: int) -> Macro:
+    """Macro (values, codes, scales, row, place): the float32 values of a vector, cast and stored.
+
+    codes: e4m3 [n, K]; scales: uint8 [n, K / 32]; place: of the vector among those of the row. Values are overwritten.
+    All lanes of a warp must call it, those with is_stored = False write nothing.
+    """
+    T = tilelang().language
+    scale_of, lanes = mxfp8_scale(vector), GROUP // vector
+
+    @T.macro
+    def store(values: Any, codes: Any, scales: Any, row: Any, place: Any, is_stored: Any = True) -> None:
+        exponent = scale_of(values)
+        factor = T.alloc_var("float32")
+        factor = T.reinterpret(T.shift_left(T.max(254 - exponent, 0), 23), "float32")
+        cast = T.alloc_local((vector,), "float8_e4m3fn")
+        for i in T.vectorized(vector):
+            cast[i] = values[i] * factor
+        if is_stored:
+            for i in T.vectorized(vector):
+                codes[row, place * vector + i] = cast[i]
+            if place % lanes == 0:
+                scales[row, place // lanes] = T.cast(exponent, "uint8")
+
+    return store
+
+
+@functools.cache
+def store_mxfp4(vector: int) -> Macro:
+    """As store_mxfp8, for packed e2m1 codes uint8 [n, K / 2].
+
+    Values of bfloat16 only. Multiplied by 2^-126, the numbers of e2m1 are the float32 whose upper bits are their code;
+    the rest is rounding at bit 22 to the even one of two neighbours.
+    """
+    T = tilelang().language
+    steps, lanes = {2: 4, 4: 3, 8: 2}[vector], GROUP // vector
+
+    @T.macro
+    def code_of(value: Any) -> Any:
+        bits = T.reinterpret(T.abs(value) * 2.0**-126, "int32")
+        rounded = T.shift_right(bits + 0x1FFFFF + T.bitwise_and(T.shift_right(bits, 22), 1), 22)
+        return T.bitwise_or(T.min(rounded, 7), T.bitwise_and(T.shift_right(T.reinterpret(value, "int32"), 28), 8))
+
+    @T.macro
+    def store(values: Any, codes: Any, scales: Any, row: Any, place: Any, is_stored: Any = True) -> None:
+        largest = T.alloc_var("float32")
+        largest = 6 * 2.0**-126
+        for i in T.unroll(vector):
+            values[i] = T.if_then_else(T.isnan(values[i]), 0.0, values[i])
+            largest = T.max(largest, T.abs(values[i]))
+        for step in T.unroll(steps):
+            largest = T.max(largest, T.shfl_xor(largest, 1 << step))
+        exponent = T.alloc_var("int32")
+        exponent = T.shift_right(T.reinterpret(largest, "int32") + 0x3FFFFF, 23) - 2
+        if largest == T.infinity("float32"):
+            exponent = 255
+        factor = T.alloc_var("float32")
+        factor = T.reinterpret(T.shift_left(T.max(254 - exponent, 0), 23), "float32")
+        packed = T.alloc_local((vector // 2,), "uint8")
+        for i in T.unroll(vector // 2):
+            low, high = code_of(values[2 * i] * factor), code_of(values[2 * i + 1] * factor)
+            packed[i] = T.cast(T.bitwise_or(low, T.shift_left(high, 4)), "uint8")
+        if is_stored:
+            for i in T.vectorized(vector // 2):
+                codes[row, place * (vector // 2) + i] = packed[i]
+            if place % lanes == 0:
+                scales[row, place // lanes] = T.cast(exponent, "uint8")
+
+    return store
+
+
+def empty_mxfp8(num_rows: int, width: int, device: torch.device) -> Mxfp8Rows:
+    """Room for rows of a width."""
+    codes = torch.empty(num_rows, width, dtype=torch.uint8, device=device)
+    return Mxfp8Rows(codes, torch.empty(num_rows, width // GROUP, dtype=torch.uint8, device=device))
+
+
+def implementation(function: Callable[..., Any]) -> Implementation:
+    """What a function of this folder declares whose kernels form a row's sums in one order, whatever the batch."""
+    return Implementation(
+        op=function.__name__,
+        backend="sm90",
+        provider="tilelang",
+        function=function,
+        deterministic=True,
+        batch_invariant=True,
+        graph_safe=True,
+    )
+
+
+def kernel_dtype(tensor: Tensor) -> str:
+    """A tensor's dtype by the name that TileLang uses."""
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+def check_weight(name: str, weight: Tensor, shape: tuple[int, ...]) -> None:
+    """Raise ConfigError unless a weight is contiguous float32 or bfloat16 of a shape."""
+    if weight.dtype not in (torch.float32, torch.bfloat16):
+        raise ConfigError(f"{name} has dtype {weight.dtype}; torch.float32 or torch.bfloat16 is required")
+    if tuple(weight.shape) != shape:
+        raise ConfigError(f"{name} has shape {list(weight.shape)}; {list(shape)} is expected")
+    check_contiguous(**{name: weight})
+
+
+def check_contiguous(**tensors: Tensor) -> None:
+    """Raise ConfigError, which names the tensor, for one that is not contiguous or not 16-byte aligned."""
+    for name, tensor in tensors.items():
+        if not tensor.is_contiguous():
+            raise ConfigError(f"{name} has strides {list(tensor.stride())}; contiguous memory is required")
+        check_alignment(name, tensor, 16)
+
+
+def check_alignment(name: str, tensor: Tensor, size: int) -> None:
+    """Raise ConfigError for a tensor that does not begin at a multiple of `size` bytes."""
+    if tensor.data_ptr() % size:
+        raise ConfigError(f"{name} begins at byte {tensor.data_ptr() % size} of {size}; aligned memory is required")
+
+
+def check_device(**tensors: Tensor) -> None:
+    """Raise ConfigError unless all tensors lie on one CUDA device."""
+    devices = {tensor.device for tensor in tensors.values()}
+    if len(devices) > 1 or next(iter(devices)).type != "cuda":
+        where = ", ".join(f"{name} on {tensor.device}" for name, tensor in tensors.items())
+        raise ConfigError(f"{where}; one CUDA device is required")
+
+
+def flat_rows(name: str, rows: Tensor, vector: int) -> Tensor:
+    """Everything from the first to the last element of rows [n, K], one-dimensional; n > 0, and rows may lie apart.
+
+    Raises ConfigError unless every vector of a row can be read at once.
+    """
+    size = rows.element_size() * vector
+    if rows.stride(1) != 1 or (rows.shape[0] > 1 and rows.stride(0) % vector):
+        raise ConfigError(
+            f"{name} has strides {list(rows.stride())}; 1 in a row, and a multiple of {vector} between rows is required"
+        )
+    check_alignment(name, rows, size)
+    return rows.as_strided(((rows.shape[0] - 1) * rows.stride(0) + rows.shape[1],), (1,))
