@@ -15,7 +15,8 @@ from rollback_testing.plans import DecodeRow, Ids, Lane, copy_plan, decode_plan,
 from rollback_testing.readable import Masks, ReadableBytes
 from thalweg.cache import CachePools, MetadataShape
 from thalweg.engine import EngineConfig
-from thalweg.engine.assembly import cache_geometry, compressed_vocabulary
+from thalweg.engine.assembly import cache_geometry
+from thalweg.engine.device_maker import compressed_vocabulary
 from thalweg.engine.inputs import InputBuilder
 from thalweg.engine.model_device import ModelDevice
 from thalweg.engine.model_inputs import ModelInputs

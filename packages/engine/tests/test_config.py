@@ -188,6 +188,20 @@ def test_the_checkpoint_shortens_the_default_length_but_not_a_wanted_one() -> No
         wanted.for_checkpoint(max_position_embeddings=1000)
 
 
+def test_devices_compute_on_stored_formats_and_the_cpu_does_if_asked() -> None:
+    def settled(backend: str, **options: object) -> str:
+        config = EngineConfig.build(environ={}, backend=backend, **options)
+        return config.for_checkpoint(max_position_embeddings=4096).arithmetic
+
+    assert [settled(backend) for backend in ("cpu", "sm90", "sm100")] == ["exact", "native", "native"]
+    assert settled("cpu", arithmetic="native") == "native"
+    with pytest.raises(ConfigError, match="arithmetic is 'float32' with backend 'sm90'; there 'native' is accepted"):
+        settled("sm90", arithmetic="float32")
+    for backend in ("cpu", "sm90"):
+        with pytest.raises(ConfigError, match="mode is 'plain' with arithmetic 'native'"):
+            settled(backend, mode="plain", **({"arithmetic": "native"} if backend == "cpu" else {}))
+
+
 class _Hostile:
     def __eq__(self, other: object) -> bool:
         raise RuntimeError("no comparison")

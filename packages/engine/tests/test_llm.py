@@ -348,8 +348,8 @@ def test_a_bad_set_up_names_what_is_wrong(checkpoint: str, tmp_path: Path, monke
         LLM(checkpoint, max_model_len=100000)
     with pytest.raises(CapacityError, match="sequences of up to 4000 tokens need"):
         LLM(checkpoint, max_model_len=4000, num_blocks=20)
-    with pytest.raises(BackendUnavailableError, match="no backend 'sm90' is installed; installed: cpu"):
-        LLM(checkpoint, backend="sm90")
+    with pytest.raises(BackendUnavailableError, match="no backend 'sm100' is installed; installed: cpu, sm90"):
+        LLM(checkpoint, backend="sm100")
     with pytest.raises(ConfigError, match="max_num_batched_tokens is 100; it must be at least"):
         LLM(checkpoint, max_num_batched_tokens=100)
     with pytest.raises(CheckpointError, match=r"config\.json"):

@@ -42,6 +42,7 @@ def decode(tokenizer: Tokenizer, *, is_async: bool) -> tuple[float, Timeline]:
     for _ in range(NUM_STEPS):
         bench.step()
         ends.append(time.perf_counter())
+    bench.engine.flush()  # the times of the device are known when a step is processed
     assert bench.engine.failure is None
     bench.engine.close()
     return statistics.median(later - earlier for earlier, later in itertools.pairwise(ends)), timeline

@@ -16,12 +16,13 @@ from engine_testing.scripted import ScriptedDrafter
 
 from thalweg.cache import MetadataShape
 from thalweg.dspark import StepTimeCurve
-from thalweg.engine import EngineConfig, step_time_curve, step_time_profile
+from thalweg.engine import EngineConfig, step_time_curve
 from thalweg.engine.inputs import DecodeInputs, InputBuilder
 from thalweg.engine.step_time_curve import curve_key, size_on_curve
 from thalweg.engine.step_time_profile import NUM_TIMED, measure_step_times, profile_sizes
 from thalweg.engine.token_rows import CompressedVocabulary
 from thalweg.engine.tokenizer import Tokenizer
+from thalweg.kernels.backends import fifo
 from thalweg.kernels.backends.cpu import CpuBackend
 from thalweg.model import small_config
 
@@ -58,7 +59,7 @@ def test_sizes_are_powers_of_two_and_the_largest(most: int, sizes: tuple[int, ..
 
 def test_a_time_is_the_mean_of_the_middle_three_of_five(monkeypatch: pytest.MonkeyPatch) -> None:
     device: Any = TimedDevice({4: [9.0, 0.2, 7.0, 0.1, 0.3, 0.4], 1: [9.0, 0.25, 0.25, 0.25, 0.25, 0.25]})
-    monkeypatch.setattr(step_time_profile, "time", SimpleNamespace(perf_counter=lambda: device.now_s))
+    monkeypatch.setattr(fifo, "time", SimpleNamespace(perf_counter_ns=lambda: round(1e9 * device.now_s)))
     vocabulary = CompressedVocabulary(np.arange(VOCAB) + 100, 2, 3)
     inputs = InputBuilder(MetadataShape(8, 4, 9, (2,)), vocabulary)
     curve = measure_step_times(CpuBackend(), device, inputs, (1, 4), draft_length=2, vocab_size=VOCAB)
@@ -91,6 +92,7 @@ def test_curves_of_other_deployments_have_other_keys(monkeypatch: pytest.MonkeyP
         "facts": small_config(),
         "drafter": None,
         "sizes": (1, 2, 4),
+        "device_name": "one",
     }
     digest = curve_key(**first).digest
     assert curve_key(**(first | {"config": EngineConfig(), "facts": small_config()})).digest == digest
@@ -100,6 +102,7 @@ def test_curves_of_other_deployments_have_other_keys(monkeypatch: pytest.MonkeyP
         {"facts": small_config(hidden_size=2 * small_config().hidden_size)},
         {"drafter": ScriptedDrafter(None, 2)},  # type: ignore[arg-type]
         {"sizes": (1, 2)},
+        {"device_name": "another"},
         {"config": config.with_options(arithmetic="float32")},
         {"config": config.with_options(mode="plain")},
         {"config": config.with_options(draft_length=3)},
@@ -109,7 +112,6 @@ def test_curves_of_other_deployments_have_other_keys(monkeypatch: pytest.MonkeyP
     for module, name, value in (
         (torch, "get_num_threads", lambda: 77),
         *[(step_time_curve, "version", lambda name, new=new: "77" if name == new else version(name)) for new in PARTS],
-        (step_time_curve, "processor_name", lambda: "another"),
     ):
         with monkeypatch.context() as patched:
             patched.setattr(module, name, value)

@@ -5,36 +5,40 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from thalweg.cache import CacheGeometry, CachePools, MetadataShape, compute_layout
+from thalweg.cache import CacheGeometry, compute_layout, max_sequence_length
 from thalweg.engine.admission import Admission, Limits
 from thalweg.engine.checkpoint import checkpoint_directory
 from thalweg.engine.config import EngineConfig
+from thalweg.engine.device_maker import DeviceMaker
 from thalweg.engine.draft_pool import draft_pool_bytes
-from thalweg.engine.drafting import checkpoint_drafter, settle_config
+from thalweg.engine.drafting import settle_config
 from thalweg.engine.engine import LLMEngine
 from thalweg.engine.flops_facts import flops_model
 from thalweg.engine.grammars import Grammars
-from thalweg.engine.inputs import InputBuilder
 from thalweg.engine.instruments import Instruments
-from thalweg.engine.model_device import ModelDevice
-from thalweg.engine.model_inputs import ModelInputs
-from thalweg.engine.pool_sizes import PoolSizes, size_pools
+from thalweg.engine.loading import (
+    LoadedDraftNetwork,
+    LoadedModel,
+    check_given_model,
+    load_draft_network,
+    load_model,
+)
+from thalweg.engine.memory_profile import measure_needs
+from thalweg.engine.pool_sizes import DEVICE_MEMORY_FRACTION, PoolSizes, size_pools, smallest_pools
 from thalweg.engine.runner import StreamRunner
-from thalweg.engine.sample_stage import SampleStage
 from thalweg.engine.statistics import Capacity
 from thalweg.engine.step_time_curve import check_cache_directory, given_curve, kept_or_measured_curve
 from thalweg.engine.structured_parts import compiler_maker, mask_filler
 from thalweg.engine.timeline import Timeline
 from thalweg.engine.token_counts import token_count_bytes
-from thalweg.engine.token_rows import CompressedVocabulary
 from thalweg.engine.tokenizer import Tokenizer
-from thalweg.engine.upload import Uploader
 from thalweg.interfaces import Backend, Communicator, Drafter, load_backend
 from thalweg.kernels import bind
-from thalweg.model import DraftNetwork, Model, ModelConfig
+from thalweg.model import ModelConfig
 from thalweg.scheduler import Scheduler
 
 _LOG = logging.getLogger(__name__)
@@ -47,8 +51,8 @@ def build_engine(
     timeline: Timeline | None = None,
     drafter: Drafter | None = None,
     step_times: Sequence[tuple[int, float]] = (),
-    model: Model | None = None,
-    draft_network: DraftNetwork | None = None,
+    model: LoadedModel | None = None,
+    draft_network: LoadedDraftNetwork | None = None,
     core: Callable[..., Any] = Scheduler,
 ) -> LLMEngine:
     """Load the checkpoint and wire everything together.
@@ -67,25 +71,36 @@ def build_engine(
     check_cache_directory(config)
     tokenizer = _tokenizer(config, facts, path)
     backend = load_backend(config.backend.name)
-    ops = _ops(config, backend)
+    ops = _ops(config, facts, backend)
+    if model is not None:
+        check_given_model(model, config)
     geometry = cache_geometry(facts, config, _draft_length(config), has_draft_layers=drafter is None)
-    sizes = _sizes(config, facts, geometry)
+    sizes = _sizes(config, facts, geometry, backend)
+    rank = 0 if communicator is None else communicator.rank
     scheduler = _scheduler(core, config, facts, geometry, sizes)
     admission = _admission(config, facts, tokenizer, geometry, sizes)
-    instruments = _instruments(config, sizes, path, rank=0 if communicator is None else communicator.rank)
+    instruments = _instruments(config, sizes, path, rank=rank)
     # Everything that can refuse the options stands above: the weights may take long to load.
     with ExitStack() as on_failure:
-        on_failure.callback(instruments.close)
+        on_failure.callback(backend.release_memory)
+        on_failure.callback(lambda: instruments.close())
         if model is None:
-            model = Model.load(path, mode=config.mode, arithmetic=config.arithmetic, ops=ops)
-        pools = CachePools(geometry, sizes.num_blocks, sizes.num_state_slots, backend.device)
-        if drafter is None:
-            drafter = checkpoint_drafter(path, model, draft_network, pools, config)
-        device = _device(config, backend, ops, model, pools, sizes, drafter)
-        inputs = InputBuilder(MetadataShape.of(geometry), compressed_vocabulary(model))
+            model = load_model(path, config, backend, ops, _longest(config))
+        if drafter is None and draft_network is None and _draft_length(config):
+            draft_network = load_draft_network(path, model, backend)
+        maker = DeviceMaker(config, backend, ops, geometry, sizes.table_width, model, draft_network, drafter)
+        if backend.memory() is not None:
+            sizes = _measured_sizes(maker, facts, communicator)
+            scheduler = _scheduler(core, config, facts, geometry, sizes)
+            admission = _admission(config, facts, tokenizer, geometry, sizes)
+            instruments.close()
+            instruments = _instruments(config, sizes, path, rank=rank)
+        device, inputs = maker.device(sizes.num_blocks, sizes.num_state_slots), maker.inputs()
+        if maker.has_graphs:
+            maker.capture(device, maker.step_sizes, maker.draft_sizes)
         if config.speculation.variable_length:
             curve = curve or kept_or_measured_curve(
-                config, path, facts, drafter, backend, device, inputs, is_writer=instruments.rank == 0
+                config, path, facts, device.drafter, backend, device, inputs, maker.step_sizes, is_writer=rank == 0
             )
             scheduler.set_step_time_curve(list(curve))
         runner = StreamRunner(
@@ -138,15 +153,6 @@ def cache_geometry(
     )
 
 
-def compressed_vocabulary(model: Model) -> CompressedVocabulary:
-    """The map behind the n-gram windows of a model."""
-    if model.vocabulary is None:
-        return CompressedVocabulary.none()
-    return CompressedVocabulary(
-        model.vocabulary.compressed_ids, model.vocabulary.pad_id, model.config.engram_max_ngram_size
-    )
-
-
 def _draft_length(config: EngineConfig) -> int:
     """Of a settled configuration."""
     return config.speculation.draft_length or 0
@@ -162,21 +168,54 @@ def _tokenizer(config: EngineConfig, facts: ModelConfig, path: Path) -> Tokenize
     )
 
 
-def _ops(config: EngineConfig, backend: Backend) -> Any:
+def _longest(config: EngineConfig) -> int:
+    """Positions that sequences of a settled configuration may have."""
+    scheduler = config.scheduler
+    return max_sequence_length(scheduler.max_model_len, _draft_length(config), asynchronous=scheduler.async_scheduling)
+
+
+def _ops(config: EngineConfig, facts: ModelConfig, backend: Backend) -> Any:
     options = config.backend
     backend.guard.enabled = options.sync_guard
-    return bind(backend.name, dict(options.kernels), options.batch_invariant, registry=backend.registry)
+    return bind(
+        backend.name,
+        dict(options.kernels),
+        options.batch_invariant,
+        architecture=backend.architecture,
+        facts={field.name: value for field in fields(facts) if type(value := getattr(facts, field.name)) is int},
+        registry=backend.registry,
+    )
 
 
-def _sizes(config: EngineConfig, facts: ModelConfig, geometry: CacheGeometry) -> PoolSizes:
-    draft_length = _draft_length(config)
-    pool_bytes = draft_pool_bytes(config, draft_length, facts.vocab_size)
+def _sizes(config: EngineConfig, facts: ModelConfig, geometry: CacheGeometry, backend: Backend) -> PoolSizes:
+    """Of the pools where the memory is the host's; of a device the smallest that serve, until it is measured."""
+    layout, draft_length = compute_layout(geometry), _draft_length(config)
+    if backend.memory() is not None:
+        return smallest_pools(config, layout, draft_length=draft_length)
     return size_pools(
         config,
-        compute_layout(geometry),
+        layout,
         draft_length=draft_length,
-        other_bytes=pool_bytes,
+        other_bytes=draft_pool_bytes(config, draft_length, facts.vocab_size),
         other_slot_bytes=token_count_bytes(facts.vocab_size),
+    )
+
+
+def _measured_sizes(maker: DeviceMaker, facts: ModelConfig, communicator: Communicator | None) -> PoolSizes:
+    """Of the pools of a device, beside the model and the largest steps."""
+    scheduler = maker.config.scheduler
+    largest_decode = scheduler.max_num_seqs * (1 + maker.draft_length)
+    budget = scheduler.max_num_batched_tokens or max(scheduler.max_model_len, 4096, largest_decode)
+    needs = measure_needs(maker, budget)
+    return size_pools(
+        maker.config,
+        compute_layout(maker.geometry),
+        needs.total_bytes,
+        default_fraction=DEVICE_MEMORY_FRACTION,
+        draft_length=maker.draft_length,
+        other_bytes=needs.step_bytes + needs.graph_bytes,
+        other_slot_bytes=token_count_bytes(facts.vocab_size),
+        communicator=communicator,
     )
 
 
@@ -220,32 +259,3 @@ def _instruments(config: EngineConfig, sizes: PoolSizes, path: Path, *, rank: in
     if config.speculation.confidence_records is not None:
         instruments.record_confidences(config.speculation.confidence_records, _draft_length(config))
     return instruments
-
-
-def _device(
-    config: EngineConfig,
-    backend: Backend,
-    ops: Any,
-    model: Model,
-    pools: CachePools,
-    sizes: PoolSizes,
-    drafter: Drafter | None,
-) -> ModelDevice:
-    upload = Uploader(backend)
-    vocab_size = model.config.vocab_size
-    stage = SampleStage(
-        backend,
-        ops,
-        upload,
-        vocab_size=vocab_size,
-        num_draft_slots=1 + config.scheduler.max_num_seqs,
-        num_state_slots=sizes.num_state_slots,
-        drafter=drafter,
-        verification=config.speculation.verification,
-        draft_positions=config.speculation.draft_positions,
-        sampling=config.sampling,
-        logprobs_mode=config.logprobs_mode,
-    )
-    shape, vocabulary = MetadataShape.of(pools.geometry), compressed_vocabulary(model)
-    inputs = ModelInputs(backend, ops, upload, shape, sizes.table_width, vocabulary, vocab_size)
-    return ModelDevice(model, pools, inputs, stage, drafter)

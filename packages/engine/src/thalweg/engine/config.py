@@ -64,7 +64,8 @@ class EngineConfig:
     seed: int = 0
     """Seeds of requests that bring none are drawn from it."""
     mode: Literal["quant", "plain"] = "quant"
-    arithmetic: Literal["exact", "float32"] = "exact"
+    arithmetic: Literal["exact", "float32", "native"] = "exact"
+    """Carriers of the reference model, or the model on stored formats: the only one, and so the default, on devices."""
     logprobs_mode: Literal["raw", "processed"] = "raw"
     """Log-probabilities of the model itself, or of the distribution that tokens are drawn from."""
     sampling: SamplingConfig = field(default_factory=SamplingConfig)
@@ -85,7 +86,11 @@ class EngineConfig:
         if not is_int(self.seed) or not 0 <= self.seed < 2**64:
             raise ConfigError(f"seed is {shown(self.seed)}; it must be an integer from 0 to 2**64-1")
         require_choice("mode", self.mode, ("quant", "plain"))
-        require_choice("arithmetic", self.arithmetic, ("exact", "float32"))
+        require_choice("arithmetic", self.arithmetic, ("exact", "float32", "native"))
+        if self.arithmetic == "native" and self.mode != "quant":
+            raise ConfigError(
+                f"mode is {self.mode!r} with arithmetic 'native', which rounds as devices do; mode 'quant' is accepted"
+            )
         require_choice("logprobs_mode", self.logprobs_mode, ("raw", "processed"))
         for section, kind in _SECTIONS.items():
             if not isinstance(getattr(self, section), kind):
@@ -138,7 +143,7 @@ class EngineConfig:
         return _assign(self, unset, dict.fromkeys(unset, Origin.DEFAULT))
 
     def for_checkpoint(self, *, max_position_embeddings: int, draft_length: int = 0) -> Self:
-        """Settle what depends on the checkpoint, and whether steps overlap if nobody said so.
+        """Settle what depends on the checkpoint and, where nobody said it, on the backend: overlap and arithmetic.
 
         draft_length: the most that its drafter proposes per step, 0 without one.
         Raises ConfigError for a max_model_len beyond the positions of the model, and for a draft_length, or an option
@@ -161,7 +166,14 @@ class EngineConfig:
                 accepted = f"the drafter proposes up to {draft_length} tokens"
             raise ConfigError(f"draft_length is {wanted}; {accepted}")
         settled = _assign(self, values, dict.fromkeys(values, Origin.CHECKPOINT))
-        return settled.with_defaults(async_scheduling=self.backend.name not in _IN_PLACE)
+        if self.backend.name in _IN_PLACE:
+            return settled.with_defaults(async_scheduling=False)
+        settled = settled.with_defaults(async_scheduling=True, arithmetic="native")
+        if settled.arithmetic != "native":
+            raise ConfigError(
+                f"arithmetic is {settled.arithmetic!r} with backend {self.backend.name!r}; there 'native' is accepted"
+            )
+        return settled
 
     def origin(self, name: str) -> Origin:
         """Who set the option of this flat name."""

@@ -33,6 +33,13 @@ class Prepared:
     """int64 [S] query rows whose logits are needed; None = all."""
     host_query_lengths: torch.Tensor | None = None
     """int32 [N] copy of redistributed lengths for the host, on its way."""
+    num_padding: int = 0
+    """Rows at the end of `batch` and `metadata` that belong to no sequence of the step."""
+
+    @property
+    def token_ids(self) -> torch.Tensor:
+        """int64 [T] of the rows without those."""
+        return self.batch.token_ids[: self.batch.token_ids.shape[0] - self.num_padding]
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from thalweg.engine.config import EngineConfig
@@ -11,7 +10,8 @@ from thalweg.engine.sections import is_int
 from thalweg.interfaces import CacheViews, ConfigError, Drafter, shown
 
 if TYPE_CHECKING:
-    from thalweg.model import DraftNetwork, Model, ModelConfig
+    from thalweg.engine.loading import LoadedDraftNetwork
+    from thalweg.model import ModelConfig
 
 _LOG = logging.getLogger(__name__)
 
@@ -38,19 +38,11 @@ def settle_config(config: EngineConfig, facts: ModelConfig, drafter: Drafter | N
     return config
 
 
-def checkpoint_drafter(
-    path: Path, model: Model, network: DraftNetwork | None, views: CacheViews, config: EngineConfig
-) -> Drafter | None:
-    """The drafter that a settled configuration asks for; None without drafts. network: loaded before, if it was.
+def cached_drafter(network: LoadedDraftNetwork, views: CacheViews, config: EngineConfig) -> Drafter:
+    """The drafter of the checkpoint over a cache, for a settled configuration with drafts."""
+    from thalweg.model import CachedDrafter
 
-    Raises CheckpointError for a checkpoint whose draft tensors are not all there, or not all used.
-    """
-    draft_length = config.speculation.draft_length
-    if not draft_length:
-        return None
-    from thalweg.model import CachedDrafter, DraftNetwork
-
-    network = DraftNetwork.load(path, model) if network is None else network
+    draft_length = config.speculation.draft_length or 0
     return CachedDrafter(network, views, draft_length, config.speculation.temperatures(draft_length))
 
 

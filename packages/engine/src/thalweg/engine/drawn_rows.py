@@ -20,9 +20,12 @@ Filters = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
 """Of each row: temperature float32, top-p float32, top-k int32, min-p float32."""
 
 
+_FILTERS = ("temperature", "top_p", "top_k", "min_p")
+
+
 def filter_tensors(upload: Uploader, parameters: NDArray[Any]) -> Filters:
     """[n] each, of records [n] of `PARAMETERS`."""
-    temperature, top_p, top_k, min_p = (upload(parameters[name]) for name in ("temperature", "top_p", "top_k", "min_p"))
+    temperature, top_p, top_k, min_p = upload.all([parameters[name] for name in _FILTERS])
     return temperature, top_p, top_k, min_p
 
 

@@ -13,7 +13,7 @@ from thalweg.engine.device import Forwarded, Prepared, Sampled
 from thalweg.engine.row_reports import RowDraws, RowLogprobs
 from thalweg.engine.sampling_row import SequenceToSample
 from thalweg.interfaces import StepCorrection, StepPlan, StepResult
-from thalweg.interfaces.backend import Event, Launched
+from thalweg.interfaces.backend import Event, Launched, Timing
 
 
 @dataclass(slots=True)
@@ -41,8 +41,8 @@ class InflightStep:
     """Row -> why its output cannot follow its grammar any further."""
     mask_s: float = 0.0
     """Seconds of the host in which masks were built."""
-    device_s: dict[str, float] = field(default_factory=dict)
-    """Seconds of the device per part of the step; complete once `sampled_event` has passed."""
+    timings: dict[str, Timing] = field(default_factory=dict)
+    """When each part of the step ran on the device."""
 
 
 @dataclass(frozen=True, slots=True)

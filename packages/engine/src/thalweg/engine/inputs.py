@@ -6,12 +6,14 @@ device (`thalweg.engine.model_inputs`). Letters: N sequences, T query tokens, G 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from thalweg.cache import MetadataShape, PrefillArrays, build_prefill_metadata
+from thalweg.engine.graphs import size_for
 from thalweg.engine.token_rows import CompressedVocabulary, TokenRows, build_token_rows
 from thalweg.interfaces import StepKind, StepPlan
 
@@ -60,21 +62,59 @@ class DecodeInputs:
     in flight; otherwise the look-back without the newest token, then unused columns."""
     is_placeholder: NDArray[np.bool_]
     """[N]"""
+    num_padding: int = 0
+    """Placeholder rows at the end, one per sequence, that were added to reach a size; nobody samples them."""
 
 
 StepInputs = PrefillInputs | DecodeInputs
 
+_BY_SEQUENCE = (
+    "query_lengths",
+    "base_lengths",
+    "previous_rows",
+    "state_slots",
+    "block_ids",
+    "token_ids",
+    "ngram_ids",
+    "windows",
+)
+"""Fields of `DecodeInputs` that grow by what a sequence of one token has."""
+
 
 class InputBuilder:
-    """Builds the inputs of any plan of one deployment. shape: the lengths of the cache."""
+    """Builds the inputs of any plan of one deployment.
 
-    def __init__(self, shape: MetadataShape, vocabulary: CompressedVocabulary) -> None:
+    shape: the lengths of the cache. sizes: ascending numbers of query tokens; given, decode steps are padded to them.
+    """
+
+    def __init__(self, shape: MetadataShape, vocabulary: CompressedVocabulary, sizes: Sequence[int] = ()) -> None:
         self._shape = shape
+        self._sizes = sizes
         self._vocabulary = vocabulary
 
     def build(self, plan: StepPlan) -> StepInputs:
         """Inputs of a plan with at least one row."""
-        return self._prefill(plan) if plan.kind is StepKind.PREFILL else self._decode(plan)
+        if plan.kind is StepKind.PREFILL:
+            return self._prefill(plan)
+        inputs = self._decode(plan)
+        return self.padded(inputs, size_for(self._sizes, inputs.num_rows)) if self._sizes else inputs
+
+    def padded(self, inputs: DecodeInputs, num_rows: int) -> DecodeInputs:
+        """The same rows, and placeholders behind them up to that number of query tokens."""
+        added = num_rows - inputs.num_rows
+        if added == 0:
+            return inputs
+        filler = self.dummy(added, inputs.token_ids.shape[1] - 1, vocab_size=1)
+        ends = inputs.block_offsets[-1] + filler.block_offsets[1:]
+        return replace(
+            inputs,
+            num_rows=num_rows,
+            max_blocks=max(inputs.max_blocks, 1),
+            block_offsets=np.concatenate((inputs.block_offsets, ends), dtype=np.int32),
+            is_placeholder=np.concatenate((inputs.is_placeholder, ~filler.is_placeholder)),
+            num_padding=added,
+            **{name: np.concatenate((getattr(inputs, name), getattr(filler, name))) for name in _BY_SEQUENCE},
+        )
 
     def dummy(self, num_rows: int, draft_length: int, vocab_size: int) -> DecodeInputs:
         """Decode rows of so many sequences of one token each, on the null block and the null slot, which nobody reads.

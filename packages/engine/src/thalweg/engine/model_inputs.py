@@ -19,12 +19,27 @@ from thalweg.engine.upload import Uploader
 from thalweg.interfaces import Backend
 from thalweg.model.metadata import DecodeMetadata, ForwardBatch, PrefillMetadata
 
+_UPLOADED = (
+    "query_lengths",
+    "base_lengths",
+    "previous_rows",
+    "state_slots",
+    "block_offsets",
+    "block_ids",
+    "token_ids",
+    "ngram_ids",
+    "windows",
+    "is_placeholder",
+)
+"""Fields of `DecodeInputs`."""
+
 
 class ModelInputs:
     """Turns the host's inputs of any step of one deployment into tensors.
 
     ops: bound kernel ops. shape: the lengths of the cache. table_width: columns of the block tables of a decode step.
-    vocab_size: of the model, which may draw ids that the compressed vocabulary does not have.
+    vocab_size: of the model, which may draw ids that the compressed vocabulary does not have. with_mask: every decode
+    step says which of its rows are valid, so that all have the same tensors.
     """
 
     def __init__(
@@ -36,6 +51,8 @@ class ModelInputs:
         table_width: int,
         vocabulary: CompressedVocabulary,
         vocab_size: int,
+        *,
+        with_mask: bool = False,
     ) -> None:
         self._backend = backend
         self._ops = ops
@@ -43,6 +60,7 @@ class ModelInputs:
         self._shape = shape
         self._table_width = table_width
         self._pad_id = vocabulary.pad_id
+        self._with_mask = with_mask
         every_id = vocabulary.compress(np.arange(max(vocab_size, vocabulary.ids.size)))
         self._compressed_ids = torch.from_numpy(every_id).to(backend.device)
 
@@ -53,40 +71,47 @@ class ModelInputs:
         return self._decode(inputs, left, redistribute)
 
     def _prefill(self, inputs: PrefillInputs) -> Prepared:
-        upload, rows = self._upload, inputs.rows
-        query_lengths = upload(inputs.query_lengths)
-        metadata = PrefillMetadata(**upload.fields(inputs.metadata.metadata()))
+        rows = inputs.rows
+        moved = self._upload.fields(
+            {
+                "batch": {"token_ids": rows.token_ids, "positions": rows.positions, "ngram_ids": rows.ngram_ids},
+                "metadata": inputs.metadata.metadata(),
+                "query_lengths": inputs.query_lengths,
+                "context_lengths": inputs.context_lengths,
+            }
+        )
+        query_lengths, metadata = moved["query_lengths"], PrefillMetadata(**moved["metadata"])
         return Prepared(
-            batch=ForwardBatch(
-                token_ids=upload(rows.token_ids), positions=upload(rows.positions), ngram_ids=upload(rows.ngram_ids)
-            ),
+            batch=ForwardBatch(**moved["batch"]),
             metadata=metadata,
             query_lengths=query_lengths,
-            context_lengths=upload(inputs.context_lengths),
+            context_lengths=moved["context_lengths"],
             state_slots=metadata.state_slots,
             selected_rows=query_lengths.long().cumsum(0) - 1,
         )
 
     def _decode(self, inputs: DecodeInputs, left: Sampled | None, redistribute: bool) -> Prepared:
-        ops, upload = self._ops, self._upload
-        previous_rows, lengths = upload(inputs.previous_rows), upload(inputs.query_lengths)
+        ops, moved = self._ops, self._upload.fields({name: getattr(inputs, name) for name in _UPLOADED})
+        previous_rows, lengths, state_slots = moved["previous_rows"], moved["query_lengths"], moved["state_slots"]
+        count = inputs.previous_rows.size - inputs.num_padding
         draft_length = inputs.token_ids.shape[1] - 1
         tokens, drafts, num_accepted = _of_no_step(lengths, draft_length) if left is None else left.for_next_step
         host_lengths = None
         if redistribute and left is not None:
-            lengths = ops.redistribute(inputs.num_rows, previous_rows, left.confidences)
-            host_lengths = self._backend.copy_to_host(lengths)[0]
+            total = inputs.num_rows - inputs.num_padding
+            shared = ops.redistribute(total, previous_rows[:count], left.confidences)
+            lengths = torch.cat((shared, lengths[count:])) if inputs.num_padding else shared
+            host_lengths = self._backend.copy_to_host(shared)[0]
         contexts = ops.correct_context_lengths(
-            upload(inputs.base_lengths), lengths, previous_rows, num_accepted, draft_length
+            moved["base_lengths"], lengths, previous_rows, num_accepted, draft_length
         )
-        state_slots = upload(inputs.state_slots)
         rows = ops.decode_metadata(
             lengths,
             contexts,
             state_slots,
-            upload(inputs.block_ids),
-            upload(inputs.block_offsets),
-            upload(inputs.is_placeholder),
+            moved["block_ids"],
+            moved["block_offsets"],
+            moved["is_placeholder"],
             tokens_per_block=self._shape.tokens_per_block,
             window_size=self._shape.window_size,
             ring_length=self._shape.ring_length,
@@ -95,14 +120,12 @@ class ModelInputs:
             num_queries=inputs.num_rows,
             max_blocks=inputs.max_blocks,
         )
-        token_ids = ops.gather_token_ids(
-            lengths, previous_rows, upload(inputs.token_ids), tokens, drafts, inputs.num_rows
-        )
+        token_ids = ops.gather_token_ids(lengths, previous_rows, moved["token_ids"], tokens, drafts, inputs.num_rows)
         ngram_ids = ops.gather_ngram_ids(
             lengths,
             previous_rows,
-            upload(inputs.ngram_ids),
-            upload(inputs.windows),
+            moved["ngram_ids"],
+            moved["windows"],
             tokens,
             drafts,
             num_accepted,
@@ -114,9 +137,18 @@ class ModelInputs:
             token_ids=token_ids.long(),
             positions=rows.positions.long(),
             ngram_ids=ngram_ids,
-            valid_mask=rows.valid_mask if inputs.is_placeholder.any() else None,
+            valid_mask=rows.valid_mask if self._with_mask or inputs.is_placeholder.any() else None,
         )
-        return Prepared(batch, _metadata(rows), lengths, contexts, state_slots, None, host_lengths)
+        return Prepared(
+            batch,
+            _metadata(rows),
+            lengths[:count],
+            contexts[:count],
+            state_slots[:count],
+            None,
+            host_lengths,
+            inputs.num_padding,
+        )
 
 
 def _of_no_step(like: torch.Tensor, draft_length: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

@@ -110,6 +110,7 @@ class StreamRunner:
         if step.sampled_event is None:
             raise InvariantError(f"step {step.plan.step} was not sampled yet")
         step.sampled_event.wait()
+        device_s = self._device_seconds(step)
         if step.sampled is None:
             return Collected(_no_rows(step.plan), np.zeros(0, np.bool_), 0.0, 0.0)
         host = step.sampled.value.host
@@ -126,8 +127,8 @@ class StreamRunner:
         collected = Collected(
             result,
             host.broken_rows.numpy(),
-            step.device_s["forward"],
-            step.device_s["sample"],
+            device_s["forward"],
+            device_s["sample"],
             sibling_ids=np.zeros(0, np.int32) if host.sibling_ids is None else _ints(host.sibling_ids),
             logprobs=host.logprobs,
             prompt_logprobs=host.prompt_logprobs,
@@ -145,6 +146,7 @@ class StreamRunner:
         """Finish what is queued, end the backend's threads, and let go of weights and cache."""
         self._backend.close()
         self._device.close()
+        self._backend.release_memory()
 
     def _with_masks(
         self,
@@ -162,14 +164,16 @@ class StreamRunner:
         return replace(inputs, masks=built.masks)
 
     def _launch(self, step: InflightStep, name: str, work: Callable[[], T]) -> Launched[T]:
-        def timed() -> T:
-            with self._timeline.span("device", name, step=step.plan.step):
-                started = time.perf_counter()
-                value = work()
-                step.device_s[name] = time.perf_counter() - started
-            return value
+        launched = self._stream.launch(work)
+        step.timings[name] = launched.timing
+        return launched
 
-        return self._stream.launch(timed)
+    def _device_seconds(self, step: InflightStep) -> dict[str, float]:
+        """How long the device took for each part of a step that has finished; the timeline is told."""
+        spans = {name: timing.span_ns for name, timing in step.timings.items()}
+        for name, (started, ended) in spans.items():
+            self._timeline.record("device", name, started, ended, step=step.plan.step)
+        return {name: (ended - started) / 1e9 for name, (started, ended) in spans.items()}
 
 
 def check_context_lengths(plan: StepPlan, correction: StepCorrection, device_lengths: NDArray[np.int32]) -> None:

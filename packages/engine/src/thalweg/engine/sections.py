@@ -55,7 +55,8 @@ class CacheConfig:
     num_blocks: int | None = None
     """Cache blocks, the null block included. None: as many as full use needs, within the memory fraction."""
     memory_fraction: float | None = None
-    """Share of the device memory that cache blocks and state slots may take. None: 0.5 on the CPU."""
+    """Share of the memory for the cache. On the CPU of all of it, None meaning 0.5; on a device of what the model and
+    its largest steps do not take, these included, None meaning 0.9."""
     slot_ratio: float = 1.2
     """State slots per sequence that may run; the margin is for half-prefilled sequences and delayed releases."""
 
@@ -88,6 +89,11 @@ class BackendConfig:
     logits of the CPU backend never do."""
     graphs: bool = True
     """Capture decode steps as graphs where the backend has graphs; the CPU has none."""
+    graph_interval: int = 8
+    """Decode steps are padded to a multiple of so many query tokens, or a power of two below it: graphs of these sizes
+    are captured, up to what a step can have."""
+    draft_graph_interval: int = 8
+    """The same in sequences, for what the drafter computes."""
     sync_guard: bool = True
     """Make it an error to wait for the device while a step is being launched."""
     check_lengths: bool = False
@@ -97,6 +103,10 @@ class BackendConfig:
         require_choice("backend", self.name, BACKEND_NAMES)
         if not isinstance(self.kernels, tuple) or not all(_is_pair(pair) for pair in self.kernels):
             raise ConfigError(f"kernels is {shown(self.kernels)}; it must be (op, provider) pairs of strings")
+        for name in ("graph_interval", "draft_graph_interval"):
+            value = getattr(self, name)
+            if not is_int(value) or not 1 <= value < 1 << 31:
+                raise ConfigError(f"{name} is {shown(value)}; it must be an integer from 1 to 2**31-1")
         for name in ("batch_invariant", "graphs", "sync_guard", "check_lengths"):
             require_bool(name, getattr(self, name))
 

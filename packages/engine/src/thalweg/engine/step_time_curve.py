@@ -44,16 +44,17 @@ def kept_or_measured_curve(
     backend: Backend,
     device: Device,
     inputs: InputBuilder,
+    sizes: Sequence[int] = (),
     *,
     is_writer: bool,
 ) -> StepTimeCurve:
     """The newest curve that an earlier start kept of this deployment, or a new measurement.
 
-    config: settled. path, facts: of the checkpoint. is_writer: keep what was measured. What the disk does is logged and
-    changes nothing else.
+    config: settled. path, facts: of the checkpoint. sizes: of graphs, where there are any. is_writer: keep what was
+    measured. What the disk does is logged and changes nothing else.
     """
     draft_length = config.speculation.draft_length or 0
-    sizes = profile_sizes(config.scheduler.max_num_seqs * (1 + draft_length))
+    sizes = sizes or profile_sizes(config.scheduler.max_num_seqs * (1 + draft_length))
 
     def measure() -> StepTimeCurve:
         return measure_step_times(
@@ -64,7 +65,7 @@ def kept_or_measured_curve(
     if directory is None:
         return measure()
     cache = CurveCache(directory, config.speculation.curve_cache_ttl_s)
-    key = curve_key(config, path, facts, drafter, sizes)
+    key = curve_key(config, path, facts, drafter, sizes, backend.device_name)
     curve = cache.load(key)
     if curve is None:
         curve = measure()
@@ -86,7 +87,12 @@ def check_cache_directory(config: EngineConfig) -> None:
 
 
 def curve_key(
-    config: EngineConfig, path: Path, facts: ModelConfig, drafter: Drafter | None, sizes: Sequence[int]
+    config: EngineConfig,
+    path: Path,
+    facts: ModelConfig,
+    drafter: Drafter | None,
+    sizes: Sequence[int],
+    device_name: str,
 ) -> CurveKey:
     """Everything that the time of a forward pass depends on, for a settled configuration.
 
@@ -104,20 +110,10 @@ def curve_key(
     return CurveKey(
         model=f"{path.resolve()}: {facts}",
         sizes=tuple(sizes),
-        device_name=f"{backend.name}: {processor_name()}",
+        device_name=f"{backend.name}: {device_name}",
         package_version=version("thalweg-engine"),
         toolchain=toolchain,
         data_parallel_size=parallel.data,
         context_parallel_size=parallel.context,
         expert_parallel_size=parallel.expert,
     )
-
-
-def processor_name() -> str:
-    """The processor's name as Linux tells it, or what Python knows."""
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
-            names = (line.partition(":")[2].strip() for line in file if line.startswith("model name"))
-            return next(names, "") or platform.machine()
-    except OSError:
-        return platform.processor() or platform.machine()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 import torch
 
@@ -12,6 +12,7 @@ from thalweg.dspark import StepTimeCurve
 from thalweg.engine.device import Device
 from thalweg.engine.inputs import InputBuilder, StepInputs
 from thalweg.interfaces import Backend
+from thalweg.interfaces.backend import Stream, Timing
 
 _LOG = logging.getLogger(__name__)
 
@@ -38,21 +39,21 @@ def measure_step_times(
     points: list[tuple[int, float]] = []
     started = time.perf_counter()
     for size in sorted(sizes, reverse=True):
-        work = _timed_pass(device, inputs.dummy(size, draft_length, vocab_size))
-        launched = [stream.launch(work) for _ in range(1 + NUM_TIMED)]
+        with torch.inference_mode():
+            timings = _passes(stream, device, inputs.dummy(size, draft_length, vocab_size))
         stream.record().wait()
-        times = sorted(each.value for each in launched[1:])[1:-1]
-        points.append((size, 1000 * sum(times) / len(times)))
+        spans = [timing.span_ns for timing in timings]
+        times = sorted(ended - started for started, ended in spans[1:])[1:-1]
+        points.append((size, sum(times) / len(times) / 1e6))
     _LOG.info("measured %d step times in %.1f s", len(points), time.perf_counter() - started)
     return StepTimeCurve(points[::-1])
 
 
-def _timed_pass(device: Device, inputs: StepInputs) -> Callable[[], float]:
-    def timed_pass() -> float:
-        with torch.inference_mode():
-            prepared = device.prepare(inputs, None, redistribute=False)
-            started = time.perf_counter()
-            device.forward(prepared)
-            return time.perf_counter() - started
+def _passes(stream: Stream, device: Device, inputs: StepInputs) -> list[Timing]:
+    """Queue the passes; when each of them runs."""
+    prepared = stream.launch(lambda: device.prepare(inputs, None, redistribute=False))
 
-    return timed_pass
+    def forward() -> None:
+        device.forward(prepared.value)
+
+    return [stream.launch(forward).timing for _ in range(1 + NUM_TIMED)]

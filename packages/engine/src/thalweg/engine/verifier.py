@@ -43,9 +43,7 @@ class Verifier:
         if inputs.forced_ids is not None:
             # A broken row must end its request, so no token is forced past it.
             forced = self._upload(inputs.forced_ids).masked_fill(broken, -1)
-            verification = self._ops.force_tokens(
-                verification, forced, prepared.batch.token_ids, prepared.query_lengths
-            )
+            verification = self._ops.force_tokens(verification, forced, prepared.token_ids, prepared.query_lengths)
         return of_verification(verification, faults, prepared.query_lengths, self._upload(inputs.sequence_rows))
 
     def _verification(
@@ -63,7 +61,7 @@ class Verifier:
         self, prepared: Prepared, token_ids: torch.Tensor, broken: torch.Tensor, draft_length: int
     ) -> Verification:
         verification: Verification = self._ops.match_drafts(
-            token_ids, prepared.batch.token_ids, prepared.query_lengths, broken, draft_length
+            token_ids, prepared.token_ids, prepared.query_lengths, broken, draft_length
         )
         return verification
 
@@ -80,7 +78,7 @@ class Verifier:
             raise InvariantError("drafts are judged by the distributions in a pool, and there is none")
         verification: Verification = self._ops.verify_drafts(
             best,
-            prepared.batch.token_ids,
+            prepared.token_ids,
             prepared.query_lengths,
             broken,
             self._ops.filtered_logprobs(drawn.part(logits), *drawn.filters),

@@ -26,6 +26,17 @@ class Event(Protocol):
         """Block the calling thread until it has."""
 
 
+class Timing(Protocol):
+    """When a piece of device work ran."""
+
+    @property
+    def span_ns(self) -> tuple[int, int]:
+        """Its begin and its end on the clock of `time.perf_counter_ns`.
+
+        Known once an event behind the work has passed; raises InvariantError before that, and for work that failed.
+        """
+
+
 T_co = TypeVar("T_co", covariant=True)
 T = TypeVar("T")
 
@@ -41,8 +52,8 @@ class Launched(Protocol[T_co]):
         """
 
     @property
-    def span_ns(self) -> tuple[int, int]:
-        """When the device began and ended the work, on the clock of `time.perf_counter_ns`; readable as `value` is."""
+    def timing(self) -> Timing:
+        """When the work ran. Does not keep its result alive."""
 
 
 class Stream(Protocol):
@@ -92,6 +103,10 @@ class Backend(Protocol):
 
     @property
     def device(self) -> Any: ...
+
+    @property
+    def device_name(self) -> str:
+        """What the device is called: figures that were measured on one hold for those of its name."""
 
     @property
     def registry(self) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import platform
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -44,6 +45,16 @@ class CpuBackend:
     @property
     def device(self) -> torch.device:
         return torch.device("cpu")
+
+    @property
+    def device_name(self) -> str:
+        """The processor's name as Linux tells it, or what Python knows."""
+        try:
+            with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
+                names = (line.partition(":")[2].strip() for line in file if line.startswith("model name"))
+                return next(names, "") or platform.machine()
+        except OSError:
+            return platform.processor() or platform.machine()
 
     @property
     def registry(self) -> Registry:

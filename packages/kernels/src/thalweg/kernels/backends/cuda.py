@@ -53,6 +53,11 @@ class CudaBackend:
         return self._device
 
     @property
+    def device_name(self) -> str:
+        """The GPU's name."""
+        return str(torch.cuda.get_device_name(self._device))
+
+    @property
     def architecture(self) -> str:
         return self._architecture
 

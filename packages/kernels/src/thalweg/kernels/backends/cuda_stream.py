@@ -58,17 +58,32 @@ class CudaClock:
         return self._last_ns
 
 
+class CudaTiming:
+    """thalweg.interfaces.Timing: what lies between two events; none for work that failed or was part of other work."""
+
+    def __init__(self, clock: CudaClock, events: tuple[torch.cuda.Event, ...] = ()) -> None:
+        self._clock = clock
+        self._events = events
+        self._span_ns: tuple[int, int] | None = None
+
+    @property
+    def span_ns(self) -> tuple[int, int]:
+        """When the device began and ended the work. Raises InvariantError before an event behind it has passed."""
+        if self._span_ns is None:
+            if not self._events or not self._events[-1].query():
+                raise InvariantError("the times of work are known once it has run, and of none that failed")
+            started, ended = map(self._clock.time_ns, self._events)
+            self._span_ns, self._events = (started, ended), ()
+        return self._span_ns
+
+
 class CudaLaunched(Generic[T]):
     """thalweg.interfaces.Launched: work whose kernels are queued."""
 
-    def __init__(
-        self, clock: CudaClock, result: T | None, failure: BaseException | None, events: tuple[torch.cuda.Event, ...]
-    ) -> None:
-        self._clock = clock
+    def __init__(self, timing: CudaTiming, result: T | None, failure: BaseException | None = None) -> None:
+        self.timing = timing
         self._result = result
         self._failure = failure
-        self._events = events
-        self._span_ns: tuple[int, int] | None = None
 
     @property
     def value(self) -> T:
@@ -76,19 +91,6 @@ class CudaLaunched(Generic[T]):
         if self._failure is not None:
             raise _work_error(self._failure) from self._failure
         return cast(T, self._result)
-
-    @property
-    def span_ns(self) -> tuple[int, int]:
-        """When the device began and ended the work; once an event behind it has passed.
-
-        Raises InvariantError before that, and for work that ran inside other work.
-        """
-        if self._span_ns is None:
-            if not self._events or not self._events[-1].query():
-                raise InvariantError("the times of work are known once an event behind it has passed")
-            started, ended = map(self._clock.time_ns, self._events)
-            self._span_ns, self._events = (started, ended), ()
-        return self._span_ns
 
 
 class CudaStream:
@@ -109,9 +111,9 @@ class CudaStream:
         if self._clock is None:
             self._clock = CudaClock(self.stream)
         if self._is_inside:
-            return CudaLaunched(self._clock, work(), None, ())
+            return CudaLaunched(CudaTiming(self._clock), work())
         if self._failure is not None:
-            return CudaLaunched(self._clock, None, self._failure, ())
+            return CudaLaunched(CudaTiming(self._clock), None, self._failure)
         started, ended = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         self._is_inside = True
         try:
@@ -121,10 +123,10 @@ class CudaStream:
                 ended.record(self.stream)
         except Exception as error:
             self._failure = error
-            return CudaLaunched(self._clock, None, error, ())
+            return CudaLaunched(CudaTiming(self._clock), None, error)
         finally:
             self._is_inside = False
-        return CudaLaunched(self._clock, result, None, (started, ended))
+        return CudaLaunched(CudaTiming(self._clock, (started, ended)), result)
 
     def record(self) -> CudaEvent:
         """Mark the end of the queue."""

@@ -26,6 +26,24 @@ class LaunchedWorkError(ThalwegError, RuntimeError):
     """Work on a stream has raised: what it raised is the cause. The work behind it was not run."""
 
 
+class WorkTiming:
+    """thalweg.interfaces.Timing of work on this thread."""
+
+    def __init__(self) -> None:
+        self._span_ns: tuple[int, int] | None = None
+
+    def set(self, started_ns: int, ended_ns: int) -> None:
+        """It has run."""
+        self._span_ns = started_ns, ended_ns
+
+    @property
+    def span_ns(self) -> tuple[int, int]:
+        """Raises InvariantError for work that has not run."""
+        if self._span_ns is None:
+            raise InvariantError("the times of work are known once it has run, and of none that failed")
+        return self._span_ns
+
+
 class LaunchedWork(Generic[T]):
     """thalweg.interfaces.Launched: a piece of work and, once it has run, its result."""
 
@@ -35,7 +53,8 @@ class LaunchedWork(Generic[T]):
         self._queue = queue
         self._work: Callable[[], T] | None = work
         self._result: T | None = None
-        self._span_ns = 0, 0
+        self.timing = WorkTiming()
+        """When it ran."""
         self._inference = torch.is_inference_mode_enabled()
         self._grad = torch.is_grad_enabled()
         self._num_threads = torch.get_num_threads()
@@ -51,12 +70,6 @@ class LaunchedWork(Generic[T]):
         self._queue.check_readable(self.position)
         return cast(T, self._result)
 
-    @property
-    def span_ns(self) -> tuple[int, int]:
-        """When the work began and ended, by `time.perf_counter_ns`; may be read where `value` may."""
-        self._queue.check_readable(self.position)
-        return self._span_ns
-
     def run(self) -> None:
         """Run the work as its launcher would have: same autograd state, same number of torch threads."""
         work, self._work = self._work, None
@@ -65,7 +78,7 @@ class LaunchedWork(Generic[T]):
         with torch.inference_mode(self._inference), torch.set_grad_enabled(self._grad):
             started = time.perf_counter_ns()
             self._result = cast(Callable[[], T], work)()
-            self._span_ns = started, time.perf_counter_ns()
+            self.timing.set(started, time.perf_counter_ns())
 
     def drop(self) -> None:
         """Let go of work that is not going to run."""

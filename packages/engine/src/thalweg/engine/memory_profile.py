@@ -1,0 +1,101 @@
+"""How much of a device's memory the model and the largest steps take, measured before there is a cache."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from thalweg.engine.device_maker import DeviceMaker
+from thalweg.engine.model_device import ModelDevice
+from thalweg.engine.runner import StreamRunner
+from thalweg.engine.worst_case import BLOCK, STATE_SLOT, costly_rows, worst_decode, worst_prefill
+from thalweg.interfaces import Backend, CapacityError, DeviceMemory, InvariantError, StepPlan
+
+_LOG = logging.getLogger(__name__)
+
+_NUM_TRIED = 6
+"""Graphs that are captured, beyond the largest, to see what one more takes."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryNeeds:
+    """Bytes of a device, its cache apart."""
+
+    total_bytes: int
+    """Of the device."""
+    step_bytes: int
+    """At the worst moment of the largest steps: weights, tensors, and whatever others hold."""
+    graph_bytes: int
+    """What graphs hold beyond that."""
+
+
+def measure_needs(maker: DeviceMaker, num_tokens: int) -> MemoryNeeds:
+    """Run the largest steps over a cache of one block and one state slot. Waits for the device.
+
+    num_tokens: most query tokens of a prefill. Raises CapacityError when a step does not even fit without a cache.
+    """
+    backend = maker.backend
+    tail_length = maker.model.config.engram_max_ngram_size if maker.model.config.engram_layer_ids else 1
+    scheduler, block_size = maker.config.scheduler, maker.geometry.tokens_per_block
+    plans = (
+        worst_prefill(scheduler, num_tokens, block_size, tail_length),
+        worst_decode(scheduler, maker.draft_length, block_size, tail_length),
+    )
+    backend.release_memory()
+    try:
+        device = maker.device(1 + BLOCK, 1 + STATE_SLOT)
+        _run(StreamRunner(backend, device, maker.inputs()), plans)
+        memory = device_memory(backend)
+        graph_bytes = _graph_bytes(maker, device) if maker.has_graphs else 0
+        device.close()
+    except torch.OutOfMemoryError as error:
+        raise CapacityError(
+            f"the largest steps do not fit beside the model: {plans[0].token_ids.size} tokens of prompts, or "
+            f"{int(plans[1].query_lengths.sum())} rows of decoding; lower max_num_batched_tokens or max_num_seqs "
+            f"({error})"
+        ) from error
+    backend.release_memory()
+    outside = max(0, memory.total_bytes - memory.free_bytes - memory.used_bytes)
+    needs = MemoryNeeds(memory.total_bytes, memory.peak_bytes + outside, graph_bytes)
+    _LOG.info("largest steps take %d MiB, graphs %d MiB more", needs.step_bytes >> 20, graph_bytes >> 20)
+    return needs
+
+
+def device_memory(backend: Backend) -> DeviceMemory:
+    """The memory of a backend that has one of its own."""
+    memory = backend.memory()
+    if memory is None:
+        raise InvariantError(f"backend {backend.name} has no memory of its own")
+    return memory
+
+
+def _run(runner: StreamRunner, plans: Sequence[StepPlan]) -> None:
+    for plan in plans:
+        step = runner.launch(plan, None)
+        runner.sample(step, None, costly_rows(plan.sequence_ids.size))
+        runner.collect(step)
+
+
+def _graph_bytes(maker: DeviceMaker, device: ModelDevice) -> int:
+    """The pool of graphs, as large as the largest one wants it, and what each further one takes."""
+    steps, drafts = maker.step_sizes, maker.draft_sizes
+    alone, some = (_capture_bytes(maker, device, steps[-count:], drafts[-count:]) for count in (1, 1 + _NUM_TRIED))
+    num_more = max(len(steps[-1 - _NUM_TRIED :]), len(drafts[-1 - _NUM_TRIED :])) - 1
+    num_left = max(len(steps), len(drafts)) - 1
+    return alone + (max(0, some - alone) * num_left // num_more if num_more else 0)
+
+
+def _capture_bytes(
+    maker: DeviceMaker, device: ModelDevice, step_sizes: tuple[int, ...], draft_sizes: tuple[int, ...]
+) -> int:
+    """What the device lacks while graphs of these sizes exist."""
+    backend = maker.backend
+    device.release_graphs()
+    backend.release_memory()
+    before = device_memory(backend).free_bytes
+    maker.capture(device, step_sizes, draft_sizes)
+    backend.release_memory()
+    return max(0, before - device_memory(backend).free_bytes)
