@@ -50,6 +50,7 @@ from thalweg.kernels.sm90 import attention_rows as sm90_attention_rows
 from thalweg.kernels.sm90 import bf16_linear as sm90_bf16_linear
 from thalweg.kernels.sm90 import bitmask as sm90_bitmask
 from thalweg.kernels.sm90 import casts as sm90_casts
+from thalweg.kernels.sm90 import draft_heads as sm90_draft_heads
 from thalweg.kernels.sm90 import drafting as sm90_drafting
 from thalweg.kernels.sm90 import engram as sm90_engram
 from thalweg.kernels.sm90 import experts_linear as sm90_experts_linear
@@ -184,6 +185,7 @@ DEVICE_MODULES = (
     sm90_swiglu,
     sm90_experts_linear,
     sm90_experts_plan,
+    sm90_draft_heads,
 )
 """Modules with implementations for devices. Importing one loads no library of a device."""
 
