@@ -136,7 +136,8 @@ def pool_prefill(dtype: torch.dtype) -> RowCall:
     def call(op: Op, ids: Tensor) -> Rows:
         state, offsets = ring.clone(), torch.arange(ids.shape[0] + 1, device=ids.device)
         first = ids % 4
-        pooled = op(score[ids].flatten(0, 1), latent[ids].flatten(0, 1), state, ids, 8 * offsets, first, 2 * offsets, 4)
+        rows = score[ids].flatten(0, 1), latent[ids].flatten(0, 1)
+        pooled = op(*rows, state, ids, 8 * offsets, first, 2 * offsets, 4, num_entries=2 * ids.shape[0])
         return pooled.view(ids.shape[0], 2, -1), state[ids]
 
     return call

@@ -188,6 +188,8 @@ def decode_metadata() -> RowCall:
             ring_length=10,
             ratios=(1, 2),
             table_width=4,
+            num_queries=int(flat.lengths[ids].sum()),
+            max_blocks=4,
         )
         by_ratio = [part for ratios in fields(made)[-3:] for part in ratios.values()]
         parts = (made.positions, made.valid_mask, made.state_slots, made.window_store_slots, made.window_reads)

@@ -1,4 +1,8 @@
-"""Whole-block and whole-slot copies that a step plan asks for before its forward pass."""
+"""Whole-block and whole-slot copies that a step plan asks for before its forward pass.
+
+The host knows the ids, so each row is a copy of its own within the device's memory: nothing is sent there, no second
+buffer of the rows is made, and nobody waits.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +37,8 @@ def zero_states(states: torch.Tensor, slots: ArrayLike) -> None:
     """
     index = np.asarray(slots, np.int64).reshape(-1)
     _check_ids(states, index, "zero_state_slots")
-    states.index_fill_(0, _to_device(index, states), 0)
+    for slot in index.tolist():
+        states[slot].zero_()
 
 
 def _pairs(pairs: ArrayLike) -> NDArray[np.int64]:
@@ -56,12 +61,8 @@ def _copy_rows(pool: torch.Tensor, table: NDArray[np.int64], name: str) -> None:
         raise ConfigError(
             f"{name} reads what it writes: sources {source.tolist()}, destinations {destination.tolist()}"
         )
-    pool.index_copy_(0, _to_device(destination, pool), pool.index_select(0, _to_device(source, pool)))
-
-
-def _to_device(ids: NDArray[np.int64], pool: torch.Tensor) -> torch.Tensor:
-    """The ids beside the pool; nobody waits for their copy."""
-    return torch.from_numpy(np.ascontiguousarray(ids)).to(pool.device, non_blocking=True)
+    for old, new in table.tolist():
+        pool[new].copy_(pool[old], non_blocking=True)
 
 
 def _check_ids(pool: torch.Tensor, ids: NDArray[np.int64], name: str) -> None:

@@ -45,11 +45,14 @@ from thalweg.kernels.reference import (
     vocabulary_rows,
 )
 from thalweg.kernels.registry import Implementation, OpSpec, Registry, Tolerance
+from thalweg.kernels.sm90 import async_inputs as sm90_async_inputs
 from thalweg.kernels.sm90 import attention_paged as sm90_attention_paged
 from thalweg.kernels.sm90 import attention_rows as sm90_attention_rows
 from thalweg.kernels.sm90 import bf16_linear as sm90_bf16_linear
 from thalweg.kernels.sm90 import bitmask as sm90_bitmask
+from thalweg.kernels.sm90 import cache as sm90_cache
 from thalweg.kernels.sm90 import casts as sm90_casts
+from thalweg.kernels.sm90 import compressor as sm90_compressor
 from thalweg.kernels.sm90 import draft_heads as sm90_draft_heads
 from thalweg.kernels.sm90 import drafting as sm90_drafting
 from thalweg.kernels.sm90 import engram as sm90_engram
@@ -58,7 +61,11 @@ from thalweg.kernels.sm90 import experts_plan as sm90_experts_plan
 from thalweg.kernels.sm90 import fp8_linear as sm90_fp8_linear
 from thalweg.kernels.sm90 import gate as sm90_gate
 from thalweg.kernels.sm90 import hyper_connections as sm90_hyper_connections
+from thalweg.kernels.sm90 import index_rows as sm90_index_rows
+from thalweg.kernels.sm90 import metadata as sm90_metadata
 from thalweg.kernels.sm90 import norm as sm90_norm
+from thalweg.kernels.sm90 import norm_rope as sm90_norm_rope
+from thalweg.kernels.sm90 import redistribute as sm90_redistribute
 from thalweg.kernels.sm90 import rope as sm90_rope
 from thalweg.kernels.sm90 import swiglu as sm90_swiglu
 
@@ -186,6 +193,13 @@ DEVICE_MODULES = (
     sm90_experts_linear,
     sm90_experts_plan,
     sm90_draft_heads,
+    sm90_cache,
+    sm90_norm_rope,
+    sm90_index_rows,
+    sm90_metadata,
+    sm90_compressor,
+    sm90_async_inputs,
+    sm90_redistribute,
 )
 """Modules with implementations for devices. Importing one loads no library of a device."""
 

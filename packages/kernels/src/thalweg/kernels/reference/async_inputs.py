@@ -27,8 +27,8 @@ def correct_context_lengths(
     base_lengths: int [N], tokens before the step if the previous step commits all of its 1 + draft_length tokens.
     query_lengths, previous_rows: int [N]. num_accepted: int [P], drafts that the previous step did accept.
     """
-    _check_rows(previous_rows, base_lengths=base_lengths, query_lengths=query_lengths)
-    _check("num_accepted", num_accepted, "P")
+    check_rows(previous_rows, base_lengths=base_lengths, query_lengths=query_lengths)
+    check_ids("num_accepted", num_accepted, "P")
     num_rejected = draft_length - _of_previous(num_accepted, previous_rows)
     return (base_lengths + query_lengths - torch.where(previous_rows >= 0, num_rejected, 0)).int()
 
@@ -41,16 +41,8 @@ def redistribute(total: int, previous_rows: Tensor, confidences: Tensor) -> Tens
     token; the rest goes to the likeliest drafts, of equals to the first by row, then by place. Not a number comes last.
     Raises ConfigError unless N <= total <= N * (1 + G).
     """
-    _check_rows(previous_rows)
-    check_shape("confidences", confidences, ("P", "G"))
-    if confidences.dtype != torch.float32:
-        raise ConfigError(f"confidences has dtype {confidences.dtype}; float32 is required")
+    check_total(total, previous_rows, confidences)
     num_rows, draft_length = previous_rows.shape[0], confidences.shape[1]
-    if not num_rows <= total <= num_rows * (1 + draft_length):
-        raise ConfigError(
-            f"total is {total}; {num_rows} sequences with {draft_length} drafts share {num_rows} to "
-            f"{num_rows * (1 + draft_length)} query tokens"
-        )
     survival = _of_previous(confidences, previous_rows)
     for place in range(1, draft_length):  # not cumprod, which multiplies in float64 on the CPU
         survival[:, place] *= survival[:, place - 1]
@@ -73,9 +65,9 @@ def gather_token_ids(
     for fresh sequences only. previous_token_ids: int [P] and previous_draft_ids: int [P, G], what the previous step
     left. num_queries: T, the sum of query_lengths.
     """
-    _check_rows(previous_rows, query_lengths=query_lengths)
+    check_rows(previous_rows, query_lengths=query_lengths)
     left = _left_ids(previous_token_ids, previous_draft_ids)
-    _check("token_ids", token_ids, previous_rows.shape[0], left.shape[1])
+    check_ids("token_ids", token_ids, previous_rows.shape[0], left.shape[1])
     current = _choose(previous_rows, _of_previous(left, previous_rows), token_ids)
     return current[spread_queries(query_lengths, num_queries)]
 
@@ -101,17 +93,17 @@ def gather_ngram_ids(
     The rest as in `gather_token_ids`. A negative id, the mark of an image, becomes pad_id, and so does all that is
     older than it.
     """
-    _check_rows(previous_rows, query_lengths=query_lengths)
-    _check("num_accepted", num_accepted, previous_token_ids.shape[0])
-    _check("compressed", compressed, "V")
+    look_back = check_ngrams(
+        query_lengths,
+        previous_rows,
+        ngram_ids,
+        windows,
+        previous_token_ids,
+        previous_draft_ids,
+        num_accepted,
+        compressed,
+    )
     left = _left_ids(previous_token_ids, previous_draft_ids)
-    _check("ngram_ids", ngram_ids, previous_rows.shape[0], left.shape[1])
-    _check("windows", windows, previous_rows.shape[0], "L + G")
-    look_back = windows.shape[1] - previous_draft_ids.shape[1]
-    if look_back < 0:
-        raise ConfigError(
-            f"windows has {windows.shape[1]} columns; at least {previous_draft_ids.shape[1]}, one per draft, are needed"
-        )
     ages = torch.arange(look_back + 1, device=windows.device)
     first = _of_previous(num_accepted, previous_rows).long()
     history = windows.gather(1, first[:, None] + ages[:look_back])
@@ -123,10 +115,50 @@ def gather_ngram_ids(
     return torch.where(is_cut, pad_id, ids)
 
 
+def check_total(total: int, previous_rows: Tensor, confidences: Tensor) -> None:
+    """Raise ConfigError unless `redistribute` can share out the total."""
+    check_rows(previous_rows)
+    check_shape("confidences", confidences, ("P", "G"))
+    if confidences.dtype != torch.float32:
+        raise ConfigError(f"confidences has dtype {confidences.dtype}; float32 is required")
+    num_rows, draft_length = previous_rows.shape[0], confidences.shape[1]
+    if not num_rows <= total <= num_rows * (1 + draft_length):
+        raise ConfigError(
+            f"total is {total}; {num_rows} sequences with {draft_length} drafts share {num_rows} to "
+            f"{num_rows * (1 + draft_length)} query tokens"
+        )
+
+
+def check_ngrams(
+    query_lengths: Tensor,
+    previous_rows: Tensor,
+    ngram_ids: Tensor,
+    windows: Tensor,
+    previous_token_ids: Tensor,
+    previous_draft_ids: Tensor,
+    num_accepted: Tensor,
+    compressed: Tensor,
+) -> int:
+    """The look-back; raises ConfigError unless the tensors of `gather_ngram_ids` go together."""
+    check_rows(previous_rows, query_lengths=query_lengths)
+    check_ids("num_accepted", num_accepted, previous_token_ids.shape[0])
+    check_ids("compressed", compressed, "V")
+    check_ids("previous_token_ids", previous_token_ids, "P")
+    check_ids("previous_draft_ids", previous_draft_ids, previous_token_ids.shape[0], "G")
+    check_ids("ngram_ids", ngram_ids, previous_rows.shape[0], 1 + previous_draft_ids.shape[1])
+    check_ids("windows", windows, previous_rows.shape[0], "L + G")
+    look_back = windows.shape[1] - previous_draft_ids.shape[1]
+    if look_back < 0:
+        raise ConfigError(
+            f"windows has {windows.shape[1]} columns; at least {previous_draft_ids.shape[1]}, one per draft, are needed"
+        )
+    return look_back
+
+
 def _left_ids(token_ids: Tensor, draft_ids: Tensor) -> Tensor:
     """[P, 1 + G] newest token and drafts that the previous step left."""
-    _check("previous_token_ids", token_ids, "P")
-    _check("previous_draft_ids", draft_ids, token_ids.shape[0], "G")
+    check_ids("previous_token_ids", token_ids, "P")
+    check_ids("previous_draft_ids", draft_ids, token_ids.shape[0], "G")
     return torch.cat((token_ids[:, None], draft_ids), dim=1)
 
 
@@ -142,13 +174,14 @@ def _choose(previous_rows: Tensor, known: Tensor, fresh: Tensor) -> Tensor:
     return torch.where(previous_rows[:, None] >= 0, known.type_as(fresh), fresh)
 
 
-def _check_rows(previous_rows: Tensor, **others: Tensor) -> None:
-    _check("previous_rows", previous_rows, "N")
+def check_rows(previous_rows: Tensor, **others: Tensor) -> None:
+    """Raise ConfigError unless all of these have one integer per sequence."""
+    check_ids("previous_rows", previous_rows, "N")
     for name, tensor in others.items():
-        _check(name, tensor, previous_rows.shape[0])
+        check_ids(name, tensor, previous_rows.shape[0])
 
 
-def _check(name: str, tensor: Tensor, *sizes: int | str) -> None:
+def check_ids(name: str, tensor: Tensor, *sizes: int | str) -> None:
     """Raise ConfigError unless the tensor has integers and these sizes; a string stands for any."""
     check_shape(name, tensor, sizes)
     if tensor.dtype not in (torch.int32, torch.int64):

@@ -31,7 +31,7 @@ def store_records(
     distinct (of equal ones, as of placeholder rows, one row wins). rows: float [n, D] (FLOAT64: stored as float64).
     A NaN element of a quantised format is written as 0, or refused with a ConfigError if `refuse_nan`.
     """
-    entries = _check_view(view, record_format)
+    entries = check_view(view, record_format)
     width = record_format.width(view.shape[3])
     if rows.dim() != 2 or rows.shape[1] != width or slots.numel() != rows.shape[0]:
         raise ConfigError(
@@ -135,7 +135,7 @@ def _gather_bytes(
     view: torch.Tensor, slots: torch.Tensor, record_format: RecordFormat
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Data and scale bytes of entries; those of slot 0 where a slot is -1."""
-    entries = _check_view(view, record_format)
+    entries = check_view(view, record_format)
     _check_slots(slots, view.shape[0] * entries)
     slots = slots.long().clamp(min=0)
     data, scales = _parts(view, record_format)
@@ -189,7 +189,7 @@ def _decode(data: torch.Tensor, scales: torch.Tensor, record_format: RecordForma
     return quant.dequantize_mxfp4(data, scales, dtype)
 
 
-def _check_view(view: torch.Tensor, record_format: RecordFormat) -> int:
+def check_view(view: torch.Tensor, record_format: RecordFormat) -> int:
     """Entries per page of a well-formed view."""
     if view.dtype != torch.uint8 or view.dim() != 4 or view.shape[2] != 1:
         raise ConfigError(

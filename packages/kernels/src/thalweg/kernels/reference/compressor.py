@@ -52,6 +52,8 @@ def pool_prefill(
     compressed_offsets: torch.Tensor,
     ratio: int,
     row_order: torch.Tensor | None = None,
+    *,
+    num_entries: int | None = None,
 ) -> torch.Tensor:
     """The pooled rows [E, D] that the chunks of a prefill step complete; the ring then holds the end of each chunk.
 
@@ -59,12 +61,12 @@ def pool_prefill(
     state_slots, first_positions: int [N], slot and position of the first chunk row of each sequence.
     query_offsets, compressed_offsets: int [N+1], rows of each chunk in T and of each sequence in E. A sequence that
     completes no entry still has one row, which is zero. row_order: optional int [T], row x of the chunks is
-    score[row_order[x]] (context parallelism).
+    score[row_order[x]] (context parallelism). num_entries: E, read back from the device if the host does not give it.
 
     Positions before a chunk come from the ring, which is read before it is written; the last min(chunk, L) rows are
     stored.
     """
-    _check_rows(score, latent, ring, ratio)
+    check_pool_rows(score, latent, ring, ratio)
     if row_order is not None:
         score, latent = score[row_order.long()], latent[row_order.long()]
     offsets, first, slots = query_offsets.long(), first_positions.long(), state_slots.long()
@@ -76,7 +78,7 @@ def pool_prefill(
     length = ring.shape[1]
     lengths = offsets[1:] - offsets[:-1]
 
-    sequence, rank = _rows_of(compressed_offsets.long(), slots.numel())
+    sequence, rank = _rows_of(compressed_offsets.long(), slots.numel(), num_entries)
     entry = first[sequence] // ratio + rank
     is_entry = (entry + 1) * ratio <= (first + lengths)[sequence]
     position = entry[:, None] * ratio + torch.arange(ratio, device=ring.device)
@@ -88,7 +90,7 @@ def pool_prefill(
     group_latent = torch.where(is_new[..., None], latent[row], old[..., LATENT, :].type_as(latent))
     pooled = torch.where(is_entry[:, None], pool_groups(group_score, group_latent), 0.0)
 
-    sequence, rank = _rows_of(offsets, slots.numel())
+    sequence, rank = _rows_of(offsets, slots.numel(), score.shape[0])
     is_kept = lengths[sequence] - rank <= length
     kept = is_kept.nonzero()[:, 0]
     _store(ring, slots[sequence[kept]], (first[sequence] + rank)[kept], score[kept], latent[kept])
@@ -109,7 +111,7 @@ def pool_decode(
     read, so L must be at least r + (largest number of queries of one sequence) - 1. state_slots, context_lengths:
     int [T], slot and position + 1 of each query. Of two queries with one slot and position (placeholders) either stays.
     """
-    _check_rows(score, latent, ring, ratio)
+    check_pool_rows(score, latent, ring, ratio)
     if state_slots.numel() != score.shape[0] or context_lengths.numel() != score.shape[0]:
         raise ConfigError(
             f"state_slots has {state_slots.numel()} entries and context_lengths {context_lengths.numel()}; "
@@ -132,10 +134,10 @@ def _store(
     ring[slots, positions % ring.shape[1]] = rows
 
 
-def _rows_of(offsets: torch.Tensor, num_sequences: int) -> tuple[torch.Tensor, torch.Tensor]:
+def _rows_of(offsets: torch.Tensor, num_sequences: int, num_rows: int | None) -> tuple[torch.Tensor, torch.Tensor]:
     """Sequence of each row and its rank inside the sequence, from boundaries [N+1]."""
     counts = offsets[1:] - offsets[:-1]
-    sequence = torch.repeat_interleave(torch.arange(num_sequences, device=offsets.device), counts)
+    sequence = torch.repeat_interleave(torch.arange(num_sequences, device=offsets.device), counts, output_size=num_rows)
     rank = torch.arange(sequence.numel(), device=offsets.device) - offsets[sequence]
     return sequence, rank
 
@@ -144,7 +146,8 @@ def _widen(x: torch.Tensor) -> torch.Tensor:
     return x if x.dtype == torch.float64 else x.float()
 
 
-def _check_rows(score: torch.Tensor, latent: torch.Tensor, ring: torch.Tensor, ratio: int) -> None:
+def check_pool_rows(score: torch.Tensor, latent: torch.Tensor, ring: torch.Tensor, ratio: int) -> None:
+    """Raise ConfigError unless new rows and the ring go together."""
     if ratio < 2:
         raise ConfigError(f"ratio is {ratio}; pooling needs at least 2 (ratio 1 has no groups)")
     if score.dim() != 2 or score.shape != latent.shape:

@@ -54,6 +54,33 @@ def draft_metadata(
     accepted token; negative = padding sequence. The anchor sits at the next position, in row 0 of the block. Every row
     sees the last window_size positions and the whole block; K is window_size + draft_length rounded up to 64.
     """
+    check_draft_block(state_slots, positions, draft_length, window_size, ring_length)
+    last = positions.long()[:, None]
+    base = state_slots.long()[:, None] * ring_length
+    is_real = last >= 0
+    place = torch.arange(draft_length, device=positions.device)
+    block = last + 1 + place
+    width = window_size + draft_length
+    entry = torch.arange(key_columns(window_size, draft_length), device=positions.device)
+    key = last - window_size + 1 + entry
+    is_key = is_real & (key >= 0) & (entry < width)
+    return DraftIndices(
+        slots=torch.where(is_real, base + block % ring_length, -1).int().flatten(),
+        positions=torch.where(is_real, block, 0).int().flatten(),
+        is_valid=is_real.expand(-1, draft_length).flatten(),
+        key_slots=torch.where(is_key, base + key % ring_length, -1).int(),
+    )
+
+
+def key_columns(window_size: int, draft_length: int) -> int:
+    """K of `draft_metadata`."""
+    return -(-(window_size + draft_length) // KEY_ALIGNMENT) * KEY_ALIGNMENT
+
+
+def check_draft_block(
+    state_slots: Tensor, positions: Tensor, draft_length: int, window_size: int, ring_length: int
+) -> None:
+    """Raise ConfigError unless the arguments of `draft_metadata` go together."""
     check_shape("positions", positions, ("N",))
     check_shape("state_slots", state_slots, tuple(positions.shape))
     if draft_length < 1:
@@ -63,21 +90,6 @@ def draft_metadata(
             f"ring_length is {ring_length}; a window of {window_size} and {draft_length} drafts need "
             f"{window_size + draft_length}"
         )
-    last = positions.long()[:, None]
-    base = state_slots.long()[:, None] * ring_length
-    is_real = last >= 0
-    place = torch.arange(draft_length, device=positions.device)
-    block = last + 1 + place
-    width = window_size + draft_length
-    entry = torch.arange(-(-width // KEY_ALIGNMENT) * KEY_ALIGNMENT, device=positions.device)
-    key = last - window_size + 1 + entry
-    is_key = is_real & (key >= 0) & (entry < width)
-    return DraftIndices(
-        slots=torch.where(is_real, base + block % ring_length, -1).int().flatten(),
-        positions=torch.where(is_real, block, 0).int().flatten(),
-        is_valid=is_real.expand(-1, draft_length).flatten(),
-        key_slots=torch.where(is_key, base + key % ring_length, -1).int(),
-    )
 
 
 def confidence(hidden: Tensor, markov: Tensor | None, weight: Tensor, temperature: float) -> Tensor:
@@ -100,13 +112,18 @@ def store_draft_rows(pool: Tensor, write_slots: Tensor, rows: Tensor) -> None:
 
     write_slots: int [N], 0 = skip, all others different. Rows of any shape: pool[:, j] is a pool, too.
     """
+    check_draft_rows(pool, write_slots, rows)
+    reserved = pool[0].clone()
+    pool.index_copy_(0, write_slots.long(), rows)
+    pool[0] = reserved
+
+
+def check_draft_rows(pool: Tensor, write_slots: Tensor, rows: Tensor) -> None:
+    """Raise ConfigError unless the arguments of `store_draft_rows` go together."""
     check_shape("write_slots", write_slots, ("N",))
     check_shape("rows", rows, (write_slots.shape[0], *pool.shape[1:]))
     if rows.dtype != pool.dtype:
         raise ConfigError(f"rows has dtype {rows.dtype}; that of pool, {pool.dtype}, is required")
-    reserved = pool[0].clone()
-    pool.index_copy_(0, write_slots.long(), rows)
-    pool[0] = reserved
 
 
 OPS: dict[str, Callable[..., Any]] = {

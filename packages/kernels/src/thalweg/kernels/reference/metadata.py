@@ -72,7 +72,7 @@ def decode_metadata(
     num_queries: T. max_blocks: blocks of the longest block table, at most table_width. Each is read back from the
     device if the host does not give it; with both given nothing waits for the device.
     """
-    _check_ratios(ratios, tokens_per_block)
+    check_ratios(ratios, tokens_per_block)
     device = query_lengths.device
     counts = query_lengths.long()
     total = int(counts.sum()) if num_queries is None else num_queries
@@ -229,7 +229,8 @@ def _pairs(pairs: torch.Tensor, name: str) -> tuple[torch.Tensor, torch.Tensor]:
     return first, second
 
 
-def _check_ratios(ratios: Sequence[int], tokens_per_block: int) -> None:
+def check_ratios(ratios: Sequence[int], tokens_per_block: int) -> None:
+    """Raise ConfigError unless every ratio divides a block."""
     for ratio in ratios:
         if ratio < 1 or tokens_per_block % ratio:
             raise ConfigError(f"ratio is {ratio}; divisors of tokens_per_block ({tokens_per_block}) are accepted")

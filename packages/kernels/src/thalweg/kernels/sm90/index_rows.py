@@ -1,0 +1,302 @@
+"""Compact descriptions of what a row reads, expanded into index rows, on Hopper: one thread per index."""
+# Without postponed annotations: those of the kernels are their arguments' types to TileLang.
+# mypy: disable-error-code="valid-type, name-defined, untyped-decorator"
+
+import functools
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from thalweg.interfaces import ConfigError
+from thalweg.kernels.registry import Implementation
+from thalweg.kernels.sm90.library import ARCHITECTURE, compiled, tilelang
+from thalweg.kernels.sm90.tensors import check_device, check_integers, name_of, span
+
+THREADS = 256
+
+
+@functools.cache
+def window_reads_kernel(width: int, ring_length: int, dtype: torch.dtype, architecture: str = ARCHITECTURE) -> Any:
+    """The compiled kernel of `expand_window_reads`."""
+    T = tilelang().language
+    num_rows, num_slots = T.dynamic("T"), T.dynamic("num_slots")
+
+    @T.prim_func
+    def expand_window_reads(
+        reads: T.Tensor((num_rows, 2), name_of(dtype)), slots: T.Tensor((num_slots,), "int32")
+    ) -> None:
+        with T.Kernel(T.ceildiv(num_slots, THREADS), threads=THREADS) as block:
+            place = T.alloc_var("int32")
+            place = block * THREADS + T.get_thread_binding()
+            if place < num_slots:
+                row, column = T.alloc_var("int32"), T.alloc_var("int32")
+                row = T.truncdiv(place, width)
+                column = place - row * width
+                offset, slot = T.alloc_var("int32"), T.alloc_var("int32")
+                offset = T.cast(reads[row, 0], "int32")
+                slot = -1
+                if column < reads[row, 1]:
+                    slot = T.truncmod(offset, ring_length) + column
+                    slot = offset - T.truncmod(offset, ring_length) + T.truncmod(slot, ring_length)
+                slots[place] = slot
+
+    return compiled(expand_window_reads, architecture)
+
+
+@functools.cache
+def window_pivots_kernel(width: int, dtype: torch.dtype, architecture: str = ARCHITECTURE) -> Any:
+    """The compiled kernel of `expand_window_pivots`."""
+    T = tilelang().language
+    num_rows, num_indices = T.dynamic("T"), T.dynamic("num_indices")
+
+    @T.prim_func
+    def expand_window_pivots(
+        pivots: T.Tensor((num_rows, 4), name_of(dtype)), indices: T.Tensor((num_indices,), "int32")
+    ) -> None:
+        with T.Kernel(T.ceildiv(num_indices, THREADS), threads=THREADS) as block:
+            place = T.alloc_var("int32")
+            place = block * THREADS + T.get_thread_binding()
+            if place < num_indices:
+                row, column = T.alloc_var("int32"), T.alloc_var("int32")
+                row = T.truncdiv(place, width)
+                column = place - row * width
+                length, index = T.alloc_var("int32"), T.alloc_var("int32")
+                length = T.cast(pivots[row, 1], "int32")
+                index = -1
+                if column < length:
+                    index = T.cast(pivots[row, 0], "int32") + column
+                elif column - length < pivots[row, 3]:
+                    index = T.cast(pivots[row, 2], "int32") + column - length
+                indices[place] = index
+
+    return compiled(expand_window_pivots, architecture)
+
+
+@functools.cache
+def cat_indices_kernel(window: torch.dtype, compressed: torch.dtype, architecture: str = ARCHITECTURE) -> Any:
+    """The compiled kernel of `cat_kv_indices`, for the dtypes of its two parts."""
+    T = tilelang().language
+    num_window, num_compressed = T.dynamic("num_window", "int64"), T.dynamic("num_compressed", "int64")
+    num_indices = T.dynamic("num_indices")
+
+    @T.prim_func
+    def cat_kv_indices(
+        window_indices: T.Tensor((num_window,), name_of(window)),
+        compressed_indices: T.Tensor((num_compressed,), name_of(compressed)),
+        indices: T.Tensor((num_indices,), name_of(window)),
+        window_width: T.int32,
+        width: T.int32,
+        window_stride: T.int64,
+        compressed_stride: T.int64,
+        shift: T.int64,
+    ) -> None:
+        with T.Kernel(T.ceildiv(num_indices, THREADS), threads=THREADS) as block:
+            place = T.alloc_var("int32")
+            place = block * THREADS + T.get_thread_binding()
+            if place < num_indices:
+                row, column = T.alloc_var("int32"), T.alloc_var("int32")
+                row = T.truncdiv(place, width)
+                column = place - row * width
+                index = T.alloc_var("int64")
+                if column < window_width:
+                    index = T.cast(window_indices[row * window_stride + column], "int64")
+                else:
+                    index = T.cast(compressed_indices[row * compressed_stride + column - window_width], "int64")
+                    index = T.if_then_else(index < 0, T.int64(-1), index + shift)
+                indices[place] = T.cast(index, name_of(window))
+
+    return compiled(cat_kv_indices, architecture)
+
+
+@functools.cache
+def topk_slots_kernel(
+    entries: int, topk_dtype: torch.dtype, visible_dtype: torch.dtype, table_dtype: torch.dtype,
+    architecture: str = ARCHITECTURE,
+) -> Any:  # fmt: skip
+    """The compiled kernel of `topk_to_slots`."""
+    T = tilelang().language
+    num_slots, num_rows, num_cells = T.dynamic("num_slots"), T.dynamic("num_rows"), T.dynamic("num_cells", "int64")
+
+    @T.prim_func
+    def topk_to_slots(
+        topk: T.Tensor((num_slots,), name_of(topk_dtype)),
+        visible: T.Tensor((num_rows,), name_of(visible_dtype)),
+        tables: T.Tensor((num_cells,), name_of(table_dtype)),
+        slots: T.Tensor((num_slots,), "int32"),
+        width: T.int32,
+        queries: T.int32,
+        table_width: T.int32,
+        table_stride: T.int64,
+    ) -> None:
+        with T.Kernel(T.ceildiv(num_slots, THREADS), threads=THREADS) as block:
+            place = T.alloc_var("int32")
+            place = block * THREADS + T.get_thread_binding()
+            if place < num_slots:
+                row, entry, cell, slot = (
+                    T.alloc_var("int32"),
+                    T.alloc_var("int32"),
+                    T.alloc_var("int32"),
+                    T.alloc_var("int32"),
+                )
+                row = T.truncdiv(place, width)
+                entry = T.cast(topk[place], "int32")
+                cell = T.truncdiv(entry, entries)
+                slot = -1
+                if place - row * width < visible[row] and entry >= 0 and cell < table_width:
+                    slot = T.cast(tables[T.truncdiv(row, queries) * table_stride + cell], "int32") * entries
+                    slot = slot + entry - cell * entries
+                slots[place] = slot
+
+    return compiled(topk_to_slots, architecture)
+
+
+@functools.cache
+def segments_kernel(dtype: torch.dtype, architecture: str = ARCHITECTURE) -> Any:
+    """The compiled kernel of `segments_to_slots`."""
+    T = tilelang().language
+    num_segments, num_rows = T.dynamic("m"), T.dynamic("num_rows")
+
+    @T.prim_func
+    def segments_to_slots(
+        segments: T.Tensor((num_segments, 4), name_of(dtype)),
+        slots: T.Tensor((num_rows,), "int64"),
+        entries: T.int32,
+    ) -> None:
+        with T.Kernel(T.ceildiv(num_rows, THREADS), threads=THREADS) as block:
+            row = T.alloc_var("int32")
+            row = block * THREADS + T.get_thread_binding()
+            if row < num_rows:
+                # The last segment whose destination is at or before the row; of empty ones, those before it.
+                low, high, middle = T.alloc_var("int32"), T.alloc_var("int32"), T.alloc_var("int32")
+                low = 0
+                high = num_segments
+                while low + 1 < high:
+                    middle = T.shift_right(low + high, 1)
+                    if segments[middle, 3] <= row:
+                        low = middle
+                    else:
+                        high = middle
+                entry, slot = T.alloc_var("int64"), T.alloc_var("int64")
+                entry = T.cast(segments[low, 1], "int64") + row - T.cast(segments[low, 3], "int64")
+                slot = -1
+                if segments[low, 0] >= 0 and entry >= segments[low, 1] and entry < segments[low, 2]:
+                    slot = T.cast(segments[low, 0], "int64") * entries + entry
+                slots[row] = slot
+
+    return compiled(segments_to_slots, architecture)
+
+
+def expand_window_reads(window_reads: Tensor, window_size: int, ring_length: int) -> Tensor:
+    """As the reference."""
+    _check_columns("window_reads", window_reads, 2)
+    slots = torch.empty((window_reads.shape[0], window_size), dtype=torch.int32, device=window_reads.device)
+    if slots.numel():
+        kernel = window_reads_kernel(window_size, ring_length, window_reads.dtype)
+        with torch.cuda.device(slots.device):
+            kernel(window_reads.contiguous(), slots.view(-1))
+    return slots
+
+
+def expand_window_pivots(pivots: Tensor, width: int) -> Tensor:
+    """As the reference."""
+    _check_columns("pivots", pivots, 4)
+    indices = torch.empty((pivots.shape[0], width), dtype=torch.int32, device=pivots.device)
+    if indices.numel():
+        kernel = window_pivots_kernel(width, pivots.dtype)
+        with torch.cuda.device(indices.device):
+            kernel(pivots.contiguous(), indices.view(-1))
+    return indices
+
+
+def cat_kv_indices(window_indices: Tensor, compressed_indices: Tensor, shift: int) -> Tensor:
+    """As the reference."""
+    for name, tensor in (("window_indices", window_indices), ("compressed_indices", compressed_indices)):
+        check_integers(name, tensor)
+        if tensor.dim() != 2 or tensor.shape[0] != window_indices.shape[0]:
+            raise ConfigError(f"{name} has shape {list(tensor.shape)}; [{window_indices.shape[0]}, K] is expected")
+    check_device(window_indices=window_indices, compressed_indices=compressed_indices)
+    rows, window_width = window_indices.shape
+    width = window_width + compressed_indices.shape[1]
+    indices = window_indices.new_empty((rows, width))
+    if indices.numel():
+        window, compressed = _with_elements(window_indices), _with_elements(compressed_indices)
+        kernel = cat_indices_kernel(window.dtype, compressed.dtype)
+        with torch.cuda.device(indices.device):
+            flat = (span(window), span(compressed), indices.view(-1))
+            kernel(*flat, window_width, width, window.stride(0), compressed.stride(0), shift)
+    return indices
+
+
+def topk_to_slots(topk: Tensor, visible_entries: Tensor, block_tables: Tensor, entries_per_block: int) -> Tensor:
+    """As the reference; an entry beyond the block table becomes -1."""
+    if topk.dim() not in (2, 3) or visible_entries.shape != topk.shape[:-1] or block_tables.shape[0] != topk.shape[0]:
+        raise ConfigError(
+            f"topk {tuple(topk.shape)}, visible_entries {tuple(visible_entries.shape)} and block_tables "
+            f"{tuple(block_tables.shape)} do not go together; [N, (Q,) K], [N (, Q)] and [N, w] do"
+        )
+    given = {"topk": topk, "visible_entries": visible_entries, "block_tables": block_tables}
+    for name, tensor in given.items():
+        check_integers(name, tensor)
+    check_device(**given)
+    slots = torch.empty(topk.shape, dtype=torch.int32, device=topk.device)
+    if block_tables.numel() == 0:
+        return slots.fill_(-1)
+    if slots.numel():
+        tables = block_tables if block_tables.stride(1) == 1 else block_tables.contiguous()
+        kernel = topk_slots_kernel(entries_per_block, topk.dtype, visible_entries.dtype, tables.dtype)
+        queries = topk.shape[1] if topk.dim() == 3 else 1
+        with torch.cuda.device(slots.device):
+            flat = (topk.reshape(-1), visible_entries.reshape(-1), span(tables), slots.view(-1))
+            kernel(*flat, topk.shape[-1], queries, tables.shape[1], tables.stride(0))
+    return slots
+
+
+def segments_to_slots(segments: Tensor, num_rows: int, entries: int) -> Tensor:
+    """As the reference, of segments that are right; a row that none of them covers becomes -1."""
+    _check_columns("segments", segments, 4)
+    slots = torch.empty(num_rows, dtype=torch.int64, device=segments.device)
+    if segments.shape[0] == 0:
+        return slots.fill_(-1)
+    if num_rows:
+        kernel = segments_kernel(segments.dtype)
+        with torch.cuda.device(slots.device):
+            kernel(segments.contiguous(), slots, entries)
+    return slots
+
+
+def _check_columns(name: str, tensor: Tensor, columns: int) -> None:
+    if tensor.dim() != 2 or tensor.shape[1] != columns:
+        raise ConfigError(f"{name} are {tuple(tensor.shape)}; [rows, {columns}] is needed")
+    check_integers(name, tensor)
+    check_device(**{name: tensor})
+
+
+def _with_elements(indices: Tensor) -> Tensor:
+    """indices [T, K] with adjacent columns; one element that nobody reads where there is none."""
+    if indices.shape[1] == 0:
+        return indices.new_empty((1, 1)).expand(indices.shape[0], 1)
+    return indices if indices.stride(1) == 1 else indices.contiguous()
+
+
+IMPLEMENTATIONS = tuple(
+    Implementation(
+        op=function.__name__,
+        backend="sm90",
+        provider="tilelang",
+        function=function,
+        deterministic=True,
+        batch_invariant=True,
+        graph_safe=True,
+    )
+    for function in (expand_window_reads, expand_window_pivots, cat_kv_indices, topk_to_slots, segments_to_slots)
+)
+
+COMPILE_EXAMPLES = {
+    "expand_window_reads": functools.partial(window_reads_kernel, 128, 134, torch.int32),
+    "expand_window_pivots": functools.partial(window_pivots_kernel, 128, torch.int32),
+    "cat_kv_indices": functools.partial(cat_indices_kernel, torch.int32, torch.int32),
+    "topk_to_slots": functools.partial(topk_slots_kernel, 64, torch.int32, torch.int32, torch.int32),
+    "segments_to_slots": functools.partial(segments_kernel, torch.int32),
+}
+"""Kernels at the dimensions of the released model, by name; each takes an architecture."""
