@@ -50,6 +50,7 @@ from thalweg.kernels.sm90 import attention_paged as sm90_attention_paged
 from thalweg.kernels.sm90 import attention_rows as sm90_attention_rows
 from thalweg.kernels.sm90 import bf16_linear as sm90_bf16_linear
 from thalweg.kernels.sm90 import bitmask as sm90_bitmask
+from thalweg.kernels.sm90 import blocks as sm90_blocks
 from thalweg.kernels.sm90 import cache as sm90_cache
 from thalweg.kernels.sm90 import casts as sm90_casts
 from thalweg.kernels.sm90 import compressor as sm90_compressor
@@ -62,12 +63,14 @@ from thalweg.kernels.sm90 import fp8_linear as sm90_fp8_linear
 from thalweg.kernels.sm90 import gate as sm90_gate
 from thalweg.kernels.sm90 import hyper_connections as sm90_hyper_connections
 from thalweg.kernels.sm90 import index_rows as sm90_index_rows
+from thalweg.kernels.sm90 import indexer as sm90_indexer
 from thalweg.kernels.sm90 import metadata as sm90_metadata
 from thalweg.kernels.sm90 import norm as sm90_norm
 from thalweg.kernels.sm90 import norm_rope as sm90_norm_rope
 from thalweg.kernels.sm90 import redistribute as sm90_redistribute
 from thalweg.kernels.sm90 import rope as sm90_rope
 from thalweg.kernels.sm90 import swiglu as sm90_swiglu
+from thalweg.kernels.sm90 import topk as sm90_topk
 
 MODULES = (
     numerics,
@@ -177,29 +180,32 @@ GRAPH_SAFE_OPS = frozenset(
 
 
 DEVICE_MODULES = (
-    sm90_bitmask,
+    sm90_async_inputs,
     sm90_attention_paged,
     sm90_attention_rows,
-    sm90_fp8_linear,
     sm90_bf16_linear,
-    sm90_gate,
+    sm90_bitmask,
+    sm90_blocks,
+    sm90_cache,
     sm90_casts,
+    sm90_compressor,
+    sm90_draft_heads,
     sm90_drafting,
     sm90_engram,
-    sm90_hyper_connections,
-    sm90_norm,
-    sm90_rope,
-    sm90_swiglu,
     sm90_experts_linear,
     sm90_experts_plan,
-    sm90_draft_heads,
-    sm90_cache,
-    sm90_norm_rope,
+    sm90_fp8_linear,
+    sm90_gate,
+    sm90_hyper_connections,
     sm90_index_rows,
+    sm90_indexer,
     sm90_metadata,
-    sm90_compressor,
-    sm90_async_inputs,
+    sm90_norm,
+    sm90_norm_rope,
     sm90_redistribute,
+    sm90_rope,
+    sm90_swiglu,
+    sm90_topk,
 )
 """Modules with implementations for devices. Importing one loads no library of a device."""
 

@@ -1,0 +1,150 @@
+"""Deterministic selection on Hopper: the k largest scores of every row, lower columns first among equal ones.
+
+The body is CUDA C++ (cuda/topk.cuh), which TileLang launches. TileLang cannot express it: how much of a row is read a
+second time, what is counted and what is written depend on its contents, thread by thread, with sums over threads and
+bits in words between one part and the next.
+"""
+# Without postponed annotations: those of the kernel are its arguments' types to TileLang.
+# mypy: disable-error-code="valid-type, name-defined, untyped-decorator"
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from thalweg.interfaces import ConfigError
+from thalweg.kernels.reference.numerics import check_shape
+from thalweg.kernels.registry import Implementation
+from thalweg.kernels.sm90.cuda_source import cuda_source
+from thalweg.kernels.sm90.library import ARCHITECTURE, compiled, tilelang
+from thalweg.kernels.sm90.tensors import check_device, check_integers, span
+
+MAX_COLUMNS = 1 << 20
+THREADS = (512, 1024)
+"""Of a block. Two of the smaller ones fit on a processor, the larger one reads a row sooner."""
+BINS, SUBSETS, CHUNK = 2048, 8, 8
+
+
+def _shared_bytes(threads: int) -> int:
+    words = MAX_COLUMNS // CHUNK // 32 + 1
+    return 2 * 4 * BINS + 4 * words + 2 * threads * SUBSETS + 8 * threads // 32 + 64
+
+
+def _entry(threads: int) -> str:
+    """The source of the function that a kernel calls."""
+    body = f"thalweg::Topk<{threads}, {MAX_COLUMNS}>"
+    return (
+        cuda_source("topk.cuh")
+        + f"""
+static_assert(sizeof({body}::Shared) <= {_shared_bytes(threads)});
+__device__ __forceinline__ void select_topk(const void* scores, const void* visible, void* ids, long long row_stride,
+                                            int columns, int k, int per_entry, void* memory) {{
+  {body}::body(
+      thalweg::TopkArguments{{static_cast<const __nv_bfloat16*>(scores), static_cast<const int*>(visible),
+                             static_cast<int*>(ids), row_stride, columns, k, per_entry}},
+      memory);
+}}
+"""
+    )
+
+
+@functools.cache
+def topk_kernel(threads: int, architecture: str = ARCHITECTURE) -> Any:
+    """The compiled kernel; rows, columns and k are arguments."""
+    T = tilelang().language
+    source, shared_bytes, blocks_per_sm = _entry(threads), _shared_bytes(threads), 1024 // threads
+    num_rows, num_scores, num_ids = T.dynamic("num_rows"), T.dynamic("num_scores", "int64"), T.dynamic("n", "int64")
+
+    @T.prim_func
+    def select_topk(
+        scores: T.Tensor((num_scores,), "bfloat16"),
+        visible: T.Tensor((num_rows,), "int32"),
+        ids: T.Tensor((num_ids,), "int32"),
+        row_stride: T.int64,
+        columns: T.int32,
+        k: T.int32,
+        per_entry: T.int32,
+    ) -> None:
+        with T.Kernel(num_rows, threads=threads):
+            T.import_source(source)
+            T.annotate_min_blocks_per_sm(blocks_per_sm)
+            memory = T.alloc_shared((shared_bytes,), "uint8")
+            T.evaluate(
+                T.call_extern(
+                    "handle",
+                    "select_topk",
+                    T.access_ptr(scores, "r"),
+                    T.access_ptr(visible, "r"),
+                    T.access_ptr(ids, "w"),
+                    row_stride,
+                    columns,
+                    k,
+                    per_entry,
+                    T.access_ptr(memory, "rw"),
+                )
+            )
+
+    return compiled(select_topk, architecture)
+
+
+def select_topk(scores: Tensor, visible: Tensor, k: int) -> Tensor:
+    """As the reference, of bfloat16 scores without NaN. Rows may lie apart; a row itself may not."""
+    return _select(scores, visible, k, 1)
+
+
+def select_candidate_blocks(scores: Tensor, visible: Tensor, block_size: int, topk_blocks: int) -> Tensor:
+    """As the reference, of bfloat16 scores without NaN. Rows may lie apart; a row itself may not."""
+    if block_size <= 0:
+        raise ConfigError(f"block_size is {block_size}; it must be positive")
+    return _select(scores, visible, topk_blocks, block_size)
+
+
+def _select(scores: Tensor, visible: Tensor, k: int, per_entry: int) -> Tensor:
+    """The k best of the first ceil(visible / per_entry) columns."""
+    rows, columns = scores.shape
+    check_shape("visible", visible, (rows,))
+    if k < 0:
+        raise ConfigError(f"k is {k}; it must not be negative")
+    if columns > MAX_COLUMNS:
+        raise ConfigError(f"scores have {columns} columns; up to {MAX_COLUMNS} are served")
+    if scores.dtype != torch.bfloat16 or scores.stride(-1) != 1:
+        raise ConfigError(
+            f"scores are {scores.dtype} with strides {list(scores.stride())}; bfloat16, those of a row next to each "
+            "other, is required"
+        )
+    check_device(scores=scores, visible=visible)
+    check_integers("visible", visible)
+    ids = torch.empty(rows, k, dtype=torch.int32, device=scores.device)
+    if 0 in ids.shape:
+        return ids
+    if columns == 0:
+        return ids.fill_(-1)
+    processors = torch.cuda.get_device_properties(scores.device).multi_processor_count
+    kernel = topk_kernel(THREADS[1] if rows <= processors else THREADS[0])
+    with torch.cuda.device(scores.device):
+        kernel(span(scores), visible.int().contiguous(), ids.view(-1), scores.stride(0), columns, k, per_entry)
+    return ids
+
+
+def _implementation(op: str, function: Callable[..., Any]) -> Implementation:
+    return Implementation(
+        op=op,
+        backend="sm90",
+        provider="tilelang",
+        function=function,
+        deterministic=True,
+        batch_invariant=True,
+        graph_safe=True,
+    )
+
+
+IMPLEMENTATIONS = (
+    _implementation("select_topk", select_topk),
+    _implementation("select_candidate_blocks", select_candidate_blocks),
+)
+COMPILE_EXAMPLES: dict[str, Callable[[str], Any]] = {
+    f"select_topk_{threads}": functools.partial(topk_kernel, threads) for threads in THREADS
+}
+"""Kernels by name, to be compiled for an architecture without a GPU."""
