@@ -69,6 +69,7 @@ class PagedPrefillMemory(PagedRecords):
             self._first_positions,
             metadata.compressed_offsets[ratio],
             ratio,
+            num_entries=metadata.compressed_positions[ratio].shape[0],
         )
         return pooled
 
