@@ -8,6 +8,7 @@ suffice.
 from __future__ import annotations
 
 import hashlib
+import shutil
 from pathlib import Path
 
 import nox
@@ -24,6 +25,13 @@ WORKSPACE = ROOT / ".nox" / "workspace"
 REPORTS = ROOT / ".nox" / "reports"
 PURE_BUILD = ("hatchling>=1.27", "editables")
 NATIVE_BUILD = ("scikit-build-core[hatchling]>=1.1", "pybind11>=3.0,<4", "cmake>=3.24", "ninja")
+HOST_PYTHON = "3.12"
+"""Of the GPU hosts that bundles are for."""
+HOST_HAS = {"torch": "2.11.0+host", "triton": "3.6.0+host"}
+"""What is installed on them; the local part of the version keeps the resolver from the registry's."""
+HOST_PLATFORMS = [f"manylinux_2_{minor}_x86_64" for minor in (34, 31, 28, 27, 26, 24, 17, 12, 5)]
+HOST_PLATFORMS += ["manylinux2014_x86_64", "manylinux2010_x86_64", "manylinux1_x86_64"]
+WRITE_STAND_IN = "import pathlib, sys, wheelhouse; wheelhouse.write_stand_in(pathlib.Path(sys.argv[1]), *sys.argv[2:])"
 TEST_TOOLS = ("pytest>=8", "pytest-xdist>=3.6", "hypothesis>=6.100")
 
 PROJECTS = {
@@ -254,6 +262,60 @@ def check_wheel_alone(session: nox.Session, wheels: Path, folder: str) -> None:
     python = make_environment(session, where, wheels, PROJECTS[folder]["name"])
     load = f"import thalweg.{folder} as module; [getattr(module, name) for name in module.__all__]"
     session.run(python, "-c", f"{load}; print(module.__file__)", external=True)
+
+
+def outside_requirements(extras: list[str]) -> list[str]:
+    """What an installation of `thalweg[extras]` takes from a registry, and what building the scheduler does."""
+    lines = [*PURE_BUILD[:1], *NATIVE_BUILD]
+    waiting = [Requirement(f"thalweg[{','.join(extras)}]")]
+    seen: set[str] = set()
+    while waiting:
+        requirement = waiting.pop()
+        folder = FOLDER_OF.get(canonicalize_name(requirement.name))
+        if folder is None:
+            lines.append(str(requirement))
+        elif str(requirement) not in seen:
+            seen.add(str(requirement))
+            project = PROJECTS[folder]
+            optional = project.get("optional-dependencies", {})
+            inner = (line for extra in requirement.extras for line in optional[extra])
+            waiting += [Requirement(line) for line in (*project.get("dependencies", []), *inner)]
+    return sorted(set(lines))
+
+
+@nox.session(default=False)
+def bundle(session: nox.Session) -> None:
+    """Collect all that a GPU host without a network installs; extras of thalweg besides `nvidia` after `--`."""
+    extras = ["nvidia", *session.posargs]
+    session.install("build", "packaging", *PURE_BUILD, *NATIVE_BUILD)
+    out = ROOT / "dist" / "bundle"
+    wheels, stand_ins = out / "wheels", Path(session.create_tmp()) / "stand-ins"
+    for folder in (wheels, stand_ins):
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+    for name in PROJECTS:
+        kind = "--sdist" if name == "scheduler" else "--wheel"  # the host builds the scheduler for its own Python
+        build = ("python", "-m", "build", "--no-isolation", kind, "--outdir", str(wheels), f"packages/{name}")
+        session.run(*build, silent=True)
+    constraints = stand_ins / "constraints.txt"
+    constraints.write_text("".join(f"{name}=={version}\n" for name, version in HOST_HAS.items()))
+    for name, version in HOST_HAS.items():
+        session.run("python", "-c", WRITE_STAND_IN, str(stand_ins), name, version, env={"PYTHONPATH": "tools"})
+    platforms = [option for platform in HOST_PLATFORMS for option in ("--platform", platform)]
+    abis = ("--abi", f"cp{HOST_PYTHON.replace('.', '')}", "--abi", "abi3", "--abi", "none")
+    host = ("--only-binary=:all:", "--implementation", "cp", "--python-version", HOST_PYTHON, *platforms, *abis)
+    download = ("python", "-m", "pip", "download", "--dest", str(wheels), "--find-links", str(stand_ins), *host)
+    session.run(*download, *outside_requirements(extras), env={"PIP_CONSTRAINT": str(constraints)})
+    for name in HOST_HAS:
+        for stand_in in wheels.glob(f"{name}-*"):
+            stand_in.unlink()
+    provided = [option for name, version in HOST_HAS.items() for option in ("--provided", f"{name}=={version}")]
+    check = ("python", "tools/wheelhouse.py", str(wheels), f"thalweg[{','.join(extras)}]", *PURE_BUILD[:1])
+    session.run(*check, *NATIVE_BUILD, "--python", HOST_PYTHON, *provided)
+    shutil.copy(ROOT / "docs" / "how-to" / "gpu.md", out / "README.md")
+    shutil.copytree(ROOT / "examples", out / "examples", dirs_exist_ok=True)
+    archive = shutil.make_archive(str(ROOT / "dist" / "thalweg-bundle"), "tar", out.parent, out.name)
+    session.log("%s, %d MB", archive, Path(archive).stat().st_size >> 20)
 
 
 @nox.session(name="build-alone", default=False)

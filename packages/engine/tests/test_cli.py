@@ -336,3 +336,15 @@ def test_a_config_that_is_not_an_object_is_refused(capsys: pytest.CaptureFixture
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama"}))
     error = fails_with_one_line(capsys, "tiny", str(tmp_path / "new"), "--config", str(tmp_path / "config.json"))
     assert "config.json" in error or "model_type" in error or "architectures" in error
+
+
+def test_kernels_of_a_gpu_are_listed_without_one(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["kernels", "--backend", "sm90"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith(("sm90 (sm_90a), without a device: backend sm90 needs", "sm90 (sm_90a) on NVIDIA"))
+    taken = next(line.split() for line in lines if line.startswith("apply_token_bitmask "))
+    assert taken[1:3] == ["*", "tilelang"]
+    missing = next(line for line in lines if line.startswith("dequantize_mxfp8 "))
+    assert missing.endswith("no implementation: whoever uses it must ask for dequantize_mxfp8=reference")
+    assert "dequantize_mxfp8=reference" in lines[-1]
+    assert lines[-1].startswith("--kernels ")

@@ -5,12 +5,13 @@ from __future__ import annotations
 import copy
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 import torch
 
 from thalweg.interfaces import BackendUnavailableError, ConfigError
-from thalweg.kernels import Implementation, OpSpec, Registry, Tolerance, bind, default_registry, table
+from thalweg.kernels import Implementation, OpSpec, Registry, Tolerance, bind, default_registry, table, unserved_ops
 
 
 def function(*_: object) -> str:
@@ -183,14 +184,41 @@ def test_every_op_states_a_contract_and_a_tolerance_or_equality() -> None:
 def test_the_table_names_every_op_and_marks_the_choice() -> None:
     lines = table("cpu").splitlines()
     assert lines[0].split() == [
-        "op", "provider", "arch", "priority", "deterministic", "batch-invariant", "graph-safe",
+        "op", "provider", "arch", "priority", "deterministic", "batch-invariant", "graph-safe", "why",
     ]  # fmt: skip
     assert len(lines) == 1 + len(default_registry().ops)
     assert next(line for line in lines if line.startswith("matmul ")).split()[1:4] == ["*", "reference", "any"]
     missing = table("sm90", registry=registry(implementation())).splitlines()
-    assert any(line.split() == ["shift", "missing"] for line in missing)
+    assert any(
+        " ".join(line.split()) == "shift missing no implementation: whoever uses it must ask for shift=reference"
+        for line in missing
+    )
     with pytest.raises(ConfigError, match="backend is 'tpu'"):
         table("tpu")
+
+
+def test_the_table_says_why_an_implementation_is_taken_or_not() -> None:
+    entries = registry(
+        implementation(priority=1, architectures=frozenset({"sm_90a"})),
+        implementation(provider="deep_gemm", priority=2, architectures=frozenset({"sm_100a"})),
+        implementation(provider="tile_kernels"),
+    )
+
+    def reasons(**options: Any) -> dict[str, str]:
+        lines = [line.split() for line in table("sm90", entries, **options).splitlines() if line.startswith("scale ")]
+        return {line[1 + (line[1] == "*")]: ("* " if line[1] == "*" else "") + " ".join(line[-6:]) for line in lines}
+
+    found = reasons(architecture="sm_90a")
+    assert found["deep_gemm"].endswith("built for sm_100a, not sm_90a")
+    assert found["tilelang"].startswith("* ")
+    assert found["tilelang"].endswith("highest priority of those that fit")
+    assert found["tile_kernels"].endswith("fits, with less priority than tilelang")
+    named = reasons(architecture="sm_90a", overrides={"scale": "reference"})
+    assert named["reference"].startswith("* ")
+    assert named["reference"].endswith("asked for by name")
+    assert named["tilelang"].endswith("not reference")
+    assert unserved_ops("sm90", entries, architecture="sm_90a") == ["shift"]
+    assert unserved_ops("sm90", entries, True, architecture="sm_90a") == ["scale", "shift"]
 
 
 def test_importing_the_package_initialises_no_device() -> None:

@@ -1,7 +1,8 @@
 """Kernel registry and torch reference ops for DeepSeek-V4.1."""
 
 from thalweg.kernels.catalog import default_registry
-from thalweg.kernels.dispatch import BoundOps, bind, table
+from thalweg.kernels.dispatch import BoundOps, bind
+from thalweg.kernels.listing import table, unserved_ops
 from thalweg.kernels.native_formats import HcMix, Mxfp8Rows, ReadRows
 from thalweg.kernels.reference.drafting import DraftIndices
 from thalweg.kernels.reference.expert_weights import ExpertWeights, pack_expert_weights
@@ -38,4 +39,5 @@ __all__ = [
     "pack_expert_weights",
     "plan_experts",
     "table",
+    "unserved_ops",
 ]

@@ -105,30 +105,3 @@ def _require_batch_invariance(
         raise BackendUnavailableError(
             f"batch_invariant is True, and {backend} has no batch-invariant implementation of {', '.join(varying)}"
         )
-
-
-def table(backend: str, registry: Registry | None = None, batch_invariant: bool = False) -> str:
-    """A printable table of every op of a backend: its implementations and, marked by *, the one that is taken."""
-    registry = registry or default_registry()
-    rows = [("op", "", "provider", "arch", "priority", "deterministic", "batch-invariant", "graph-safe")]
-    for op in registry.ops:
-        try:
-            chosen = registry.select(op, backend, batch_invariant=batch_invariant)
-        except BackendUnavailableError:
-            chosen = None
-        entries = registry.implementations(op, backend)
-        for entry in entries:
-            architectures = ",".join(sorted(entry.architectures)) or "any"
-            promises = (_yes(entry.deterministic), _yes(entry.batch_invariant), _yes(entry.graph_safe))
-            mark = "*" if entry is chosen else ""
-            rows.append((op, mark, entry.provider, architectures, str(entry.priority), *promises))
-        if not entries:
-            rows.append((op, "", "missing", "", "", "", "", ""))
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
-    )
-
-
-def _yes(value: bool) -> str:
-    return "yes" if value else "no"

@@ -151,6 +151,25 @@ class Registry:
             self._chosen[key] = self._decide(op, backend, provider, architecture, facts or {}, batch_invariant)
         return self._chosen[key]
 
+    def verdicts(
+        self,
+        op: str,
+        backend: str,
+        *,
+        provider: str | None = None,
+        architecture: str | None = None,
+        facts: Facts | None = None,
+        batch_invariant: bool = False,
+    ) -> list[tuple[Implementation, str | None]]:
+        """Every candidate for `select`, in the order of choice, with what speaks against it; None = nothing."""
+        candidates = self.implementations(op, backend)
+        if provider == "reference" and backend != "cpu":
+            candidates += self.implementations(op, "cpu")
+        return [
+            (candidate, _refusal(candidate, backend, provider, architecture, facts or {}, batch_invariant))
+            for candidate in candidates
+        ]
+
     def _decide(
         self,
         op: str,
@@ -164,12 +183,10 @@ class Registry:
             raise ConfigError(f"backend is {backend!r}; known are {', '.join(BACKEND_NAMES)}")
         if provider is not None and provider not in PROVIDERS:
             raise ConfigError(f"the override of {op} is {provider!r}; known providers are {', '.join(PROVIDERS)}")
-        candidates = self.implementations(op, backend)
-        if provider == "reference" and backend != "cpu":
-            candidates += self.implementations(op, "cpu")
         refused = []
-        for candidate in candidates:
-            reason = _refusal(candidate, backend, provider, architecture, facts, batch_invariant)
+        for candidate, reason in self.verdicts(
+            op, backend, provider=provider, architecture=architecture, facts=facts, batch_invariant=batch_invariant
+        ):
             if reason is None:
                 return candidate
             refused.append(f"{candidate.label}: {reason}")

@@ -1,9 +1,10 @@
-"""Show which implementation serves each op on a backend."""
+"""Show which implementation serves each op on a backend, and why."""
 
 from __future__ import annotations
 
 import argparse
 
+from thalweg.interfaces import BackendUnavailableError, load_backend
 from thalweg.interfaces.backend import BACKEND_NAMES
 
 
@@ -16,8 +17,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the table. Raises ConfigError for an unknown name, BackendUnavailableError for a backend not installed."""
-    from thalweg.kernels import bind, table
+    from thalweg.kernels import bind, table, unserved_ops
+    from thalweg.kernels.sm90.library import ARCHITECTURE
 
-    bind(arguments.backend)
-    print(table(arguments.backend, batch_invariant=arguments.batch_invariant))
+    name, batch_invariant = arguments.backend, arguments.batch_invariant
+    bind(name)
+    architecture = ARCHITECTURE if name == "sm90" else None
+    if name != "cpu":
+        print(_device_line(name, architecture))
+    print(table(name, batch_invariant=batch_invariant, architecture=architecture))
+    unserved = unserved_ops(name, batch_invariant=batch_invariant, architecture=architecture)
+    if unserved:
+        print(
+            f"\n{len(unserved)} ops have no implementation that fits; a model that uses one needs it by name:"
+        )
+        print(f"--kernels {','.join(f'{op}=reference' for op in unserved)}")
     return 0
+
+
+def _device_line(name: str, architecture: str | None) -> str:
+    """What the table is for: the device that is here, or the architecture."""
+    built_for = f" ({architecture})" if architecture else ""
+    try:
+        backend = load_backend(name)
+    except BackendUnavailableError as error:
+        return f"{name}{built_for}, without a device: {error}\n"
+    line = f"{name}{built_for} on {backend.device_name}\n"
+    backend.close()
+    return line

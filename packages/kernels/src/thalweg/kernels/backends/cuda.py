@@ -124,11 +124,18 @@ class CudaBackend:
                 try:
                     fn()
                 except BaseException:
-                    with contextlib.suppress(RuntimeError):  # a capture that failed says so again when it ends
-                        graph.capture_end()
+                    self._abandon(graph)
                     raise
                 graph.capture_end()
         return CudaGraph(graph, self._stream)
+
+    def _abandon(self, graph: torch.cuda.CUDAGraph) -> None:
+        """End a capture that failed. It says so again, and leaves the allocator in the middle of it."""
+        with contextlib.suppress(RuntimeError):
+            graph.capture_end()
+        with contextlib.suppress(RuntimeError):
+            torch._C._cuda_endAllocateToPool(self._device.index, self._pool)
+        self._pool = None
 
     @property
     def num_compiled(self) -> int:
