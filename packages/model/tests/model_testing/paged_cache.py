@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import torch
@@ -36,6 +37,7 @@ class Views:
         self.main_format = main if quant else RecordFormat.FLOAT64
         self.index_format = RecordFormat.MXFP4_INDEX if quant else RecordFormat.FLOAT64
         self.layout = SimpleNamespace(ring_length=config.sliding_window + BACKTRACKING)
+        device = model.device if isinstance(model, NativeModel) else torch.device("cpu")
         self._window, self._main, self._index, self._compressor = {}, {}, {}, {}
         for layer in range(config.num_hidden_layers + config.num_draft_layers):
             self._window[layer] = _records(num_slots, self.layout.ring_length, self.window_format, config.head_dim)
@@ -50,6 +52,9 @@ class Views:
                     shape = (num_slots, kind.ratio + BACKTRACKING - 1, 2, config.head_dim)
                     dtype = torch.float32 if quant else torch.float64
                     self._compressor[kind.layer] = torch.full(shape, torch.nan, dtype=dtype)
+
+        for views in (self._window, self._main, self._index, self._compressor):
+            views |= {layer: view.to(device) for layer, view in views.items()}
 
     def window(self, layer: int) -> torch.Tensor:
         return self._window[layer]
@@ -93,6 +98,7 @@ class PagedCache:
         self.views = Views(model, num_blocks, num_slots)
         self.drafter: CachedDrafter | None = None
         order = np.random.default_rng(seed)
+        self._device = model.device if isinstance(model, NativeModel) else torch.device("cpu")
         self._blocks = list(range(1, num_blocks)) if seed is None else list(1 + order.permutation(num_blocks - 1))
         self._slots = list(range(1, num_slots)) if seed is None else list(1 + order.permutation(num_slots - 1))
         self.ratios = sorted({ratio for ratio in model.config.compress_ratios if ratio})
@@ -106,11 +112,22 @@ class PagedCache:
         self, chunks: Sequence[tuple[Running, int]], trace: Trace | None = None, **images: torch.Tensor
     ) -> None:
         """images: image_mask and image_embeddings of the batch."""
-        batch = replace(self._batch(chunks), **images)
-        self._run(chunks, batch, self._prefill_metadata(chunks), trace)
+        batch, metadata = self.prefill_inputs(chunks)
+        self._run(chunks, replace(batch, **images), metadata, trace)
 
     def decode(self, chunks: Sequence[tuple[Running, int]], placeholders: int = 0, trace: Trace | None = None) -> None:
-        self._run(chunks, self._batch(chunks, placeholders), self._decode_metadata(chunks, placeholders), trace)
+        self._run(chunks, *self.decode_inputs(chunks, placeholders), trace)
+
+    def prefill_inputs(self, chunks: Sequence[tuple[Running, int]]) -> tuple[ForwardBatch, PrefillMetadata]:
+        """What a prefill step takes, on the model's device."""
+        return self._moved(self._batch(chunks)), self._moved(self._prefill_metadata(chunks))
+
+    def decode_inputs(
+        self, chunks: Sequence[tuple[Running, int]], placeholders: int = 0
+    ) -> tuple[ForwardBatch, DecodeMetadata]:
+        """What a decode step takes, on the model's device."""
+        batch = self._moved(self._batch(chunks, placeholders))
+        return batch, self._moved(self._decode_metadata(chunks, placeholders))
 
     def values(self, running: Running) -> dict[str, torch.Tensor]:
         """Everything that later steps can read of a sequence, de-quantised."""
@@ -155,12 +172,22 @@ class PagedCache:
         logits = self.model.logits(self.model.forward(batch, memory, trace, features))
         if features is not None:
             self.drafter.observe(TargetRows(features.joined(), batch.positions, metadata.window_store_slots))
-        row = 0
+        row, logits = 0, logits.cpu()
         for running, count in chunks:
             for position in range(running.done, running.done + count):
                 running.logits[position] = logits[row]
                 row += 1
             running.done += count
+
+    def _moved(self, inputs: Any) -> Any:
+        """A batch or metadata on the model's device."""
+
+        def moved(value: Any) -> Any:
+            if isinstance(value, dict):
+                return {key: moved(item) for key, item in value.items()}
+            return value.to(self._device) if isinstance(value, torch.Tensor) else value
+
+        return replace(inputs, **{item.name: moved(getattr(inputs, item.name)) for item in fields(inputs)})
 
     def _batch(self, chunks: Sequence[tuple[Running, int]], placeholders: int = 0) -> ForwardBatch:
         tokens, positions, ngrams = [], [], []
