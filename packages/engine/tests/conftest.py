@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, settings
 from tokenizers import AddedToken, decoders, models, pre_tokenizers, trainers
 
 from thalweg.engine.tokenizer import Tokenizer
-from thalweg.model import write_random_checkpoint
+from thalweg.model import small_config, write_random_checkpoint
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -75,6 +75,24 @@ def bench(make_bench: MakeBench) -> Bench:
 @pytest.fixture
 def served(make_bench: MakeBench) -> Served:
     return Served(make_bench)
+
+
+TWO_LAYERS: dict[str, Any] = {
+    "num_hidden_layers": 2,
+    "compress_ratios": [2, 1],
+    "kv_source_layer_ids": [0, 1],
+    "index_source_layer_ids": [0, 1],
+    "candidate_source_layer_id": 1,
+    "engram_layer_ids": [1],
+}
+
+
+@pytest.fixture(scope="session")
+def drafting_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A smaller one with a drafter of one layer and three tokens."""
+    path = tmp_path_factory.mktemp("drafting") / "checkpoint"
+    write_random_checkpoint(path, small_config(**TWO_LAYERS, num_nextn_predict_layers=1, dspark_block_size=3), seed=5)
+    return str(path)
 
 
 @pytest.fixture(scope="session")

@@ -21,7 +21,6 @@ from thalweg.engine.model_device import ModelDevice
 from thalweg.engine.token_rows import CompressedVocabulary
 from thalweg.interfaces import BackendUnavailableError, InvariantError
 from thalweg.kernels.backends.cpu import CpuBackend
-from thalweg.model import small_config, write_random_checkpoint
 from thalweg.model.metadata import DecodeMetadata, ForwardBatch
 
 
@@ -148,14 +147,6 @@ def test_padding_is_rows_of_sequences_that_nobody_has() -> None:
     }
 
 
-@pytest.fixture(scope="module")
-def drafting_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Two layers and a drafter of one."""
-    path = tmp_path_factory.mktemp("drafting") / "checkpoint"
-    write_random_checkpoint(path, small_config(**LAYERS, num_nextn_predict_layers=1, dspark_block_size=3), seed=5)
-    return str(path)
-
-
 @pytest.fixture
 def graphing(monkeypatch: pytest.MonkeyPatch) -> list[GraphingBackend]:
     """Engines get a backend with graphs; those that were made."""
@@ -169,14 +160,6 @@ def graphing(monkeypatch: pytest.MonkeyPatch) -> list[GraphingBackend]:
     return made
 
 
-LAYERS: dict[str, Any] = {
-    "num_hidden_layers": 2,
-    "compress_ratios": [2, 1],
-    "kv_source_layer_ids": [0, 1],
-    "index_source_layer_ids": [0, 1],
-    "candidate_source_layer_id": 1,
-    "engram_layer_ids": [1],
-}
 SETTINGS: dict[str, Any] = {"max_num_seqs": 3, "max_model_len": 64, "arithmetic": "float32", "graph_interval": 5}
 PROMPTS = [[5, 6, 7, 8], [100, 200, 300] * 9, [9] * 40]
 SAMPLING = [

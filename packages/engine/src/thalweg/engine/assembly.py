@@ -27,7 +27,7 @@ from thalweg.engine.loading import (
     load_draft_network,
     load_model,
 )
-from thalweg.engine.memory_profile import measure_needs
+from thalweg.engine.memory_profile import measure_needs, run_largest_steps
 from thalweg.engine.pool_sizes import DEVICE_MEMORY_FRACTION, PoolSizes, size_pools, smallest_pools
 from thalweg.engine.runner import StreamRunner
 from thalweg.engine.statistics import Capacity
@@ -98,6 +98,8 @@ def build_engine(
         device, inputs = maker.device(sizes.num_blocks, sizes.num_state_slots), maker.inputs()
         if maker.has_graphs:
             maker.capture(device, maker.step_sizes, maker.draft_sizes)
+        if backend.memory() is not None:
+            run_largest_steps(maker, device, _most_tokens(maker))  # what they need is there when requests come
         if config.speculation.variable_length:
             curve = curve or kept_or_measured_curve(
                 config, path, facts, device.drafter, backend, device, inputs, maker.step_sizes, is_writer=rank == 0
@@ -201,12 +203,16 @@ def _sizes(config: EngineConfig, facts: ModelConfig, geometry: CacheGeometry, ba
     )
 
 
-def _measured_sizes(maker: DeviceMaker, facts: ModelConfig, communicator: Communicator | None) -> PoolSizes:
-    """Of the pools of a device, beside the model and the largest steps."""
+def _most_tokens(maker: DeviceMaker) -> int:
+    """Query tokens of the largest prefill."""
     scheduler = maker.config.scheduler
     largest_decode = scheduler.max_num_seqs * (1 + maker.draft_length)
-    budget = scheduler.max_num_batched_tokens or max(scheduler.max_model_len, 4096, largest_decode)
-    needs = measure_needs(maker, budget)
+    return scheduler.max_num_batched_tokens or max(scheduler.max_model_len, 4096, largest_decode)
+
+
+def _measured_sizes(maker: DeviceMaker, facts: ModelConfig, communicator: Communicator | None) -> PoolSizes:
+    """Of the pools of a device, beside the model and the largest steps."""
+    needs = measure_needs(maker, _most_tokens(maker))
     return size_pools(
         maker.config,
         compute_layout(maker.geometry),

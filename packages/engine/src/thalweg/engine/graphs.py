@@ -95,6 +95,8 @@ class RowGraphs:
 
         try:
             graph = backend.capture(fill_outputs)
+        except torch.OutOfMemoryError:
+            raise
         except RuntimeError as error:
             raise BackendUnavailableError(
                 f"graphs is True, and {size} rows of {name} cannot be captured ({error}); every op inside must be safe "

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -12,7 +11,8 @@ from thalweg.engine.device_maker import DeviceMaker
 from thalweg.engine.model_device import ModelDevice
 from thalweg.engine.runner import StreamRunner
 from thalweg.engine.worst_case import BLOCK, STATE_SLOT, costly_rows, worst_decode, worst_prefill
-from thalweg.interfaces import Backend, CapacityError, DeviceMemory, InvariantError, StepPlan
+from thalweg.interfaces import Backend, CapacityError, DeviceMemory, InvariantError
+from thalweg.kernels.backends.fifo import LaunchedWorkError
 
 _LOG = logging.getLogger(__name__)
 
@@ -38,24 +38,19 @@ def measure_needs(maker: DeviceMaker, num_tokens: int) -> MemoryNeeds:
     num_tokens: most query tokens of a prefill. Raises CapacityError when a step does not even fit without a cache.
     """
     backend = maker.backend
-    tail_length = maker.model.config.engram_max_ngram_size if maker.model.config.engram_layer_ids else 1
-    scheduler, block_size = maker.config.scheduler, maker.geometry.tokens_per_block
-    plans = (
-        worst_prefill(scheduler, num_tokens, block_size, tail_length),
-        worst_decode(scheduler, maker.draft_length, block_size, tail_length),
-    )
     backend.release_memory()
     try:
         device = maker.device(1 + BLOCK, 1 + STATE_SLOT)
-        _run(StreamRunner(backend, device, maker.inputs()), plans)
+        run_largest_steps(maker, device, num_tokens)
         memory = device_memory(backend)
         graph_bytes = _graph_bytes(maker, device) if maker.has_graphs else 0
         device.close()
-    except torch.OutOfMemoryError as error:
+    except (torch.OutOfMemoryError, LaunchedWorkError) as error:
+        if not isinstance(error.__cause__ or error, torch.OutOfMemoryError):
+            raise
         raise CapacityError(
-            f"the largest steps do not fit beside the model: {plans[0].token_ids.size} tokens of prompts, or "
-            f"{int(plans[1].query_lengths.sum())} rows of decoding; lower max_num_batched_tokens or max_num_seqs "
-            f"({error})"
+            f"the largest steps do not fit beside the model: max_num_batched_tokens {num_tokens}, max_num_seqs "
+            f"{maker.config.scheduler.max_num_seqs}; lower one of them ({error})"
         ) from error
     backend.release_memory()
     outside = max(0, memory.total_bytes - memory.free_bytes - memory.used_bytes)
@@ -72,8 +67,15 @@ def device_memory(backend: Backend) -> DeviceMemory:
     return memory
 
 
-def _run(runner: StreamRunner, plans: Sequence[StepPlan]) -> None:
-    for plan in plans:
+def run_largest_steps(maker: DeviceMaker, device: ModelDevice, num_tokens: int) -> None:
+    """A prefill and a decode step, sampled, on a block and a slot that nobody has yet. Waits for the device."""
+    facts, scheduler, block_size = maker.model.config, maker.config.scheduler, maker.geometry.tokens_per_block
+    tail_length = facts.engram_max_ngram_size if facts.engram_layer_ids else 1
+    runner = StreamRunner(maker.backend, device, maker.inputs())
+    for plan in (
+        worst_prefill(scheduler, num_tokens, block_size, tail_length),
+        worst_decode(scheduler, maker.draft_length, block_size, tail_length),
+    ):
         step = runner.launch(plan, None)
         runner.sample(step, None, costly_rows(plan.sequence_ids.size))
         runner.collect(step)

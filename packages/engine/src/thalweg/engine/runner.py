@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -22,6 +23,8 @@ from thalweg.engine.timeline import NullTimeline, Timeline
 from thalweg.engine.token_counts import SlotOwners
 from thalweg.interfaces import Backend, InvariantError, MaskFiller, StepCorrection, StepPlan, StepResult
 from thalweg.interfaces.backend import Launched
+
+_LOG = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -57,6 +60,7 @@ class StreamRunner:
         self._timeline = NullTimeline() if timeline is None else timeline
         self._owners = SlotOwners()
         self._masks = GrammarMaskBuilder(backend, filler, vocab_size)
+        self._num_compiled = backend.num_compiled
 
     @property
     def device(self) -> Device:
@@ -111,6 +115,7 @@ class StreamRunner:
             raise InvariantError(f"step {step.plan.step} was not sampled yet")
         step.sampled_event.wait()
         device_s = self._device_seconds(step)
+        self._note_compilations(step)
         if step.sampled is None:
             return Collected(_no_rows(step.plan), np.zeros(0, np.bool_), 0.0, 0.0)
         host = step.sampled.value.host
@@ -167,6 +172,13 @@ class StreamRunner:
         launched = self._stream.launch(work)
         step.timings[name] = launched.timing
         return launched
+
+    def _note_compilations(self, step: InflightStep) -> None:
+        """Say so when a step had to wait for kernels to be built."""
+        count = self._backend.num_compiled
+        if count != self._num_compiled:
+            _LOG.info("%d kernels were built or loaded for step %d", count - self._num_compiled, step.plan.step)
+            self._num_compiled = count
 
     def _device_seconds(self, step: InflightStep) -> dict[str, float]:
         """How long the device took for each part of a step that has finished; the timeline is told."""

@@ -28,9 +28,7 @@ def run(arguments: argparse.Namespace) -> int:
     print(table(name, batch_invariant=batch_invariant, architecture=architecture))
     unserved = unserved_ops(name, batch_invariant=batch_invariant, architecture=architecture)
     if unserved:
-        print(
-            f"\n{len(unserved)} ops have no implementation that fits; a model that uses one needs it by name:"
-        )
+        print(f"\n{len(unserved)} ops have no implementation that fits; a model that uses one needs it by name:")
         print(f"--kernels {','.join(f'{op}=reference' for op in unserved)}")
     return 0
 

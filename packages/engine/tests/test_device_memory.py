@@ -1,0 +1,150 @@
+"""The cache of a device takes what the model and the largest steps leave."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from engine_testing.graphing import GraphingBackend
+
+from thalweg.cache import compute_layout
+from thalweg.engine import EngineConfig, LLMEngine, assembly, build_engine
+from thalweg.engine.assembly import cache_geometry
+from thalweg.engine.drafting import settle_config
+from thalweg.engine.model_device import ModelDevice
+from thalweg.engine.token_counts import token_count_bytes
+from thalweg.engine.worst_case import worst_decode, worst_prefill
+from thalweg.interfaces import CapacityError, DeviceMemory
+from thalweg.model import ModelConfig
+from thalweg.scheduler.config import SchedulerConfig
+
+GIB = 1 << 30
+OPTIONS: dict[str, Any] = {
+    "max_num_seqs": 3,
+    "max_model_len": 300,
+    "max_num_batched_tokens": 300,
+    "arithmetic": "float32",
+    "graphs": False,
+    "draft_length": 0,
+}
+
+
+def build(
+    monkeypatch: pytest.MonkeyPatch,
+    drafting_checkpoint: str,
+    memory: DeviceMemory,
+    communicator: Any = None,
+    **options: Any,
+) -> LLMEngine:
+    """An engine on a backend whose memory is always this."""
+
+    def load(name: str) -> GraphingBackend:
+        backend = GraphingBackend()
+        backend.device_memory = memory
+        return backend
+
+    monkeypatch.setattr(assembly, "load_backend", load)
+    config = EngineConfig.build(environ={}, model=drafting_checkpoint, **(OPTIONS | options))
+    return build_engine(config, communicator=communicator)
+
+
+def num_blocks(engine: LLMEngine) -> int:
+    return int(engine._runner.device.pools.blocks.shape[0])  # type: ignore[attr-defined]
+
+
+def with_room_for(drafting_checkpoint: str, num_blocks: int, **rest: int) -> DeviceMemory:
+    """A device whose default share leaves so many blocks, and half a block."""
+    facts = ModelConfig.from_file(drafting_checkpoint)
+    config = settle_config(EngineConfig.build(environ={}, model=drafting_checkpoint, **OPTIONS), facts)
+    layout, num_slots = compute_layout(cache_geometry(facts, config)), int(1.2 * 3) + 1
+    cache = int((num_blocks + 0.5) * layout.block_bytes) + num_slots * layout.slot_bytes
+    taken = cache + num_slots * token_count_bytes(facts.vocab_size) + GIB + 77
+    total = -(-taken * 10 // 9)
+    # One GiB at the peak of this process, of which half is left; others have 77 bytes.
+    return DeviceMemory(total, total - GIB // 2 - 77, GIB // 2, GIB)
+
+
+def test_the_cache_gets_the_share_that_nothing_else_takes(
+    drafting_checkpoint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with build(monkeypatch, drafting_checkpoint, with_room_for(drafting_checkpoint, 8)) as engine:
+        assert num_blocks(engine) == 8
+    plenty = DeviceMemory(64 * GIB, 63 * GIB, GIB, GIB)
+    with build(monkeypatch, drafting_checkpoint, plenty) as engine:
+        assert num_blocks(engine) == 10, "three blocks for each of three sequences"
+    with build(monkeypatch, drafting_checkpoint, plenty, num_blocks=5) as engine:
+        assert num_blocks(engine) == 5
+
+
+class Group:
+    """The other rank has less memory."""
+
+    rank, size = 0, 2
+
+    def all_reduce_min(self, values: np.ndarray) -> np.ndarray:
+        return np.minimum(values, 6)
+
+
+def test_the_rank_with_the_least_memory_decides(drafting_checkpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    plenty = DeviceMemory(64 * GIB, 63 * GIB, GIB, GIB)
+    with build(monkeypatch, drafting_checkpoint, plenty, communicator=Group()) as engine:
+        assert num_blocks(engine) == 6
+
+
+def test_a_device_that_is_too_small_is_refused_with_what_is_needed(
+    drafting_checkpoint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(CapacityError, match="num_blocks is 0; no memory is left for the cache"):
+        build(monkeypatch, drafting_checkpoint, DeviceMemory(2 * GIB, 0, 2 * GIB, 2 * GIB))
+    with pytest.raises(CapacityError, match="sequences of up to 300 tokens need 3 blocks, 2 are there"):
+        build(monkeypatch, drafting_checkpoint, with_room_for(drafting_checkpoint, 2))
+    with pytest.raises(CapacityError, match="num_blocks is 90000000; with 4 state slots the cache takes"):
+        build(monkeypatch, drafting_checkpoint, DeviceMemory(2 * GIB, GIB, GIB, GIB), num_blocks=90_000_000)
+
+    def out_of_memory(*_: object) -> None:
+        raise torch.OutOfMemoryError("tried to allocate 20 GiB")
+
+    monkeypatch.setattr(ModelDevice, "forward", out_of_memory)
+    expected = "largest steps do not fit beside the model: max_num_batched_tokens 300, max_num_seqs 3; lower one"
+    with pytest.raises(CapacityError, match=expected):
+        build(monkeypatch, drafting_checkpoint, with_room_for(drafting_checkpoint, 8))
+
+
+def test_the_largest_steps_are_run_before_and_after_the_cache_is_made(
+    drafting_checkpoint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows: list[tuple[int, int]] = []
+    forward = ModelDevice.forward
+
+    def watched(device: ModelDevice, prepared: Any) -> Any:
+        rows.append((prepared.token_ids.shape[0], device.pools.blocks.shape[0]))
+        return forward(device, prepared)
+
+    monkeypatch.setattr(ModelDevice, "forward", watched)
+    with build(monkeypatch, drafting_checkpoint, with_room_for(drafting_checkpoint, 8)) as engine:
+        assert rows == [(300, 2), (3, 2), (300, 8), (3, 8)]
+        assert engine.failure is None
+
+
+def test_the_largest_prefill_fills_the_budget_and_reaches_as_far_as_it_may() -> None:
+    scheduler = SchedulerConfig(max_num_seqs=3, max_model_len=1000)
+    plan = worst_prefill(scheduler, 400, 128, 4)
+    assert plan.query_lengths.tolist() == [134, 133, 133]
+    assert plan.context_lengths.tolist() == [1000, 133, 133]
+    assert plan.block_offsets.tolist() == [0, 8, 10, 12]
+    assert plan.tail_token_ids.shape == (3, 4)
+    limited = SchedulerConfig(max_num_seqs=3, max_model_len=1000, prefill_max_sum_seqlen_k=2300)
+    assert worst_prefill(limited, 400, 128, 4).context_lengths.tolist() == [1000, 1000, 300]
+    lone = worst_prefill(SchedulerConfig(max_num_seqs=8, max_model_len=50), 4, 128, 1)
+    assert lone.query_lengths.tolist() == [1, 1, 1, 1]
+
+
+def test_the_largest_decode_step_verifies_every_draft_at_the_end_of_every_sequence() -> None:
+    plan = worst_decode(SchedulerConfig(max_num_seqs=2, max_model_len=1000), 3, 128, 4)
+    assert plan.query_lengths.tolist() == [4, 4]
+    assert plan.context_lengths.tolist() == [1000, 1000]
+    assert plan.committed_lengths.tolist() == [997, 997]
+    assert plan.draft_token_ids.shape == (2, 3)
+    assert plan.draft_write_slots.tolist() == [1, 2]
