@@ -1,11 +1,14 @@
 """Fixtures shared by the engine's tests."""
 
+import importlib.util
+import os
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import tokenizers
+import torch
 from hypothesis import HealthCheck, settings
 from tokenizers import AddedToken, decoders, models, pre_tokenizers, trainers
 
@@ -44,6 +47,19 @@ def build_byte_level(vocab_size: int = 420) -> tokenizers.Tokenizer:
     tokenizer.train_from_iterator(TRAINING_TEXT, trainer)
     tokenizer.add_tokens([AddedToken("<｜User｜>", special=False), AddedToken("<think>", special=False)])  # noqa: RUF001
     return tokenizer
+
+
+@pytest.fixture
+def hopper() -> torch.device:
+    """A GPU that the backend sm90 runs on; skips without one, and fails where THALWEG_REQUIRE claims that there is."""
+    missing = None
+    if not torch.cuda.is_available() or torch.cuda.get_device_capability() != (9, 0):
+        missing = "torch finds no Hopper GPU"
+    elif importlib.util.find_spec("tilelang") is None:
+        missing = "tilelang is not installed"
+    if missing is not None:
+        (pytest.fail if os.environ.get("THALWEG_REQUIRE") == "sm90" else pytest.skip)(missing)
+    return torch.device("cuda")
 
 
 @pytest.fixture(scope="session")

@@ -80,7 +80,7 @@ def test_outputs_of_an_engine_that_reports_draws_have_draws_when_they_are_refuse
 def test_a_blacklist_that_does_not_fit_is_refused_before_the_weights_are_read(
     checkpoint: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("thalweg.engine.assembly.Model.load", None)
+    monkeypatch.setattr("thalweg.engine.loading.Model.load", None)
     with pytest.raises(ConfigError, match=r"token_blacklist contains 1000000; the model has token ids 0\.\."):
         LLM(checkpoint, **OPTIONS, token_blacklist=(3, 1_000_000))
 

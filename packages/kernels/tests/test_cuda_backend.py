@@ -45,6 +45,7 @@ def test_it_says_what_it_is(backend: Sm90Backend) -> None:
 def test_launched_work_runs_in_order_and_tells_how_long_it_took(backend: Sm90Backend) -> None:
     stream = backend.stream()
     x = torch.zeros(4, device=backend.device)
+    x.add_(1).mul_(0)  # what is used for the first time is loaded, which takes longer than the device is kept busy
     slow = stream.launch(keep_busy)
     added = stream.launch(lambda: x.add_(1))
     doubled = stream.launch(lambda: added.value.mul_(2))
@@ -202,6 +203,8 @@ def test_graphs_share_their_memory(backend: Sm90Backend) -> None:
     gc.collect()
     backend.release_memory()
     assert backend.memory().used_bytes - before < 1 << 22
+    backend.capture(lambda: work(64)).replay()
+    assert result.item() == 5
 
 
 def test_a_capture_that_blocks_fails_and_the_device_goes_on(backend: Sm90Backend) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +70,7 @@ def build_engine(
     check_cache_directory(config)
     tokenizer = _tokenizer(config, facts, path)
     backend = load_backend(config.backend.name)
-    ops = _ops(config, facts, backend)
+    ops = _ops(config, backend)
     if model is not None:
         check_given_model(model, config)
     geometry = cache_geometry(facts, config, _draft_length(config), has_draft_layers=drafter is None)
@@ -176,7 +175,7 @@ def _longest(config: EngineConfig) -> int:
     return max_sequence_length(scheduler.max_model_len, _draft_length(config), asynchronous=scheduler.async_scheduling)
 
 
-def _ops(config: EngineConfig, facts: ModelConfig, backend: Backend) -> Any:
+def _ops(config: EngineConfig, backend: Backend) -> Any:
     options = config.backend
     backend.guard.enabled = options.sync_guard
     return bind(
@@ -184,7 +183,6 @@ def _ops(config: EngineConfig, facts: ModelConfig, backend: Backend) -> Any:
         dict(options.kernels),
         options.batch_invariant,
         architecture=backend.architecture,
-        facts={field.name: value for field in fields(facts) if type(value := getattr(facts, field.name)) is int},
         registry=backend.registry,
     )
 

@@ -44,9 +44,20 @@ def worst_decode(scheduler: SchedulerConfig, draft_length: int, block_size: int,
 
 
 def costly_rows(count: int) -> list[SequenceToSample]:
-    """As many sequences that are drawn through a filter and report 20 alternatives."""
-    rows = (SamplingRow(temperature=1.0, top_p=0.99, seed=seed, num_logprobs=20) for seed in range(count))
-    return [SequenceToSample(row) for row in rows]
+    """As many sequences that are drawn with every option there is, and report 20 alternatives."""
+    row = SamplingRow(
+        temperature=1.0,
+        top_p=0.99,
+        min_p=1e-3,
+        repetition_penalty=1.01,
+        presence_penalty=0.01,
+        min_tokens=2,
+        forbidden_ids=np.zeros(1, np.int64),
+        bias_ids=np.zeros(1, np.int64),
+        biases=np.zeros(1, np.float32),
+        num_logprobs=20,
+    )
+    return [SequenceToSample(row.with_seed(seed)) for seed in range(count)]
 
 
 def _raise_contexts(contexts: NDArray[np.int32], total: int, longest: int) -> None:

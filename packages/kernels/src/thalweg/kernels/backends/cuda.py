@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import warnings
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -41,6 +42,8 @@ class CudaBackend:
         self._stream = CudaStream(torch.cuda.default_stream(self._device))
         self._capture_stream = torch.cuda.Stream(self._device)
         self._pool: Any = None
+        self._graphs: weakref.WeakSet[CudaGraph] = weakref.WeakSet()
+        """Those that hold the pool; it goes when they do."""
         self._is_closed = False
         _say_nothing_of_the_check()
 
@@ -112,7 +115,7 @@ class CudaBackend:
         Both happen on a stream of their own: what a library keeps per stream is there when the graph is captured. The
         memory of all graphs of this backend is one pool.
         """
-        if self._pool is None:
+        if not self._graphs:
             self._pool = torch.cuda.graph_pool_handle()
         side, graph = self._capture_stream, torch.cuda.CUDAGraph()
         with self.allow_host_sync(), torch.cuda.device(self._device), _no_garbage_collection():
@@ -127,7 +130,9 @@ class CudaBackend:
                     self._abandon(graph)
                     raise
                 graph.capture_end()
-        return CudaGraph(graph, self._stream)
+        captured = CudaGraph(graph, self._stream)
+        self._graphs.add(captured)
+        return captured
 
     def _abandon(self, graph: torch.cuda.CUDAGraph) -> None:
         """End a capture that failed. It says so again, and leaves the allocator in the middle of it."""
@@ -135,7 +140,6 @@ class CudaBackend:
             graph.capture_end()
         with contextlib.suppress(RuntimeError):
             torch._C._cuda_endAllocateToPool(self._device.index, self._pool)
-        self._pool = None
 
     @property
     def num_compiled(self) -> int:

@@ -1,0 +1,203 @@
+"""The engine on a Hopper GPU: what it says, against the CPU and itself; what it allocates, and what it refuses."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from engine_testing.on_device import LogitWatch, on_sm90, prompts
+from engine_testing.plans import make_plan
+
+from thalweg.engine import LLM, SamplingParams
+from thalweg.engine.decode_tensors import tensors_of
+from thalweg.engine.model_device import ModelDevice
+from thalweg.interfaces import CapacityError, ConfigError, StepKind
+from thalweg.kernels.sm90.library import num_compiled
+
+pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("hopper")]
+
+SIZES: dict[str, Any] = {"max_num_seqs": 32, "max_model_len": 256, "max_num_batched_tokens": 1024}
+NUM_PROMPTS, NUM_TOKENS = 200, 10
+VOCAB_SIZE = 4096
+
+
+def said(outputs: list[Any]) -> list[tuple[int, ...]]:
+    assert [output.error for output in outputs] == [None] * len(outputs)
+    return [output.outputs[0].token_ids for output in outputs]
+
+
+def generate(wanted: list[list[int]], params: Any, **options: Any) -> list[tuple[int, ...]]:
+    with LLM(**(SIZES | options)) as llm:
+        return said(llm.generate(prompt_token_ids=wanted, sampling_params=params, use_tqdm=False))
+
+
+def watched(monkeypatch: pytest.MonkeyPatch, wanted: list[list[int]], params: Any, **options: Any) -> tuple[Any, Any]:
+    """Tokens, and the logits behind each of them."""
+    watch = LogitWatch()
+    with monkeypatch.context() as patch:
+        patch.setattr(ModelDevice, "sample", lambda *given: watch.sample(*given))
+        texts = generate(wanted, params, sync_guard=False, async_scheduling=False, draft_length=0, **options)
+    return texts, watch.rows
+
+
+def test_the_cpus_tokens_are_the_likeliest_ones_on_the_gpu(
+    monkeypatch: pytest.MonkeyPatch, record_property: Callable[[str, object], None]
+) -> None:
+    wanted = prompts(NUM_PROMPTS, VOCAB_SIZE)
+    params = SamplingParams(temperature=0, max_tokens=NUM_TOKENS, ignore_eos=True)
+    texts, here = watched(monkeypatch, wanted, params, arithmetic="float32")
+    forced = [SamplingParams(temperature=0, max_tokens=NUM_TOKENS, forced_token_ids=text) for text in texts]
+    again, there = watched(monkeypatch, wanted, forced, **on_sm90())
+    assert again == texts
+    assert there.keys() == here.keys()
+    assert len(here) == NUM_PROMPTS * NUM_TOKENS
+    best = {key: logits.topk(2) for key, logits in here.items()}
+    differing = [key for key, logits in there.items() if int(logits.argmax()) != int(best[key].indices[0])]
+    gaps = {key: _ulps(*best[key].values.tolist()) for key in differing}
+    record_property("differing steps", len(differing))
+    print(f"{len(differing)} of {len(here)} steps differ, by gaps of {sorted(gaps.values())} bf16 ulp")
+    assert max(gaps.values(), default=0) < 2
+    assert len(differing) <= len(here) // 100
+
+
+def _ulps(largest: float, second: float) -> float:
+    """How far two logits lie apart, in steps of bfloat16 at the larger one."""
+    return (largest - second) / 2.0 ** (np.floor(np.log2(abs(largest))) - 7)
+
+
+@pytest.mark.parametrize("options", [{"graphs": True}, {"graphs": False}], ids=["graphs", "eager"])
+def test_greedy_text_is_the_same_with_drafts_and_without(options: dict[str, Any]) -> None:
+    wanted = prompts(48, VOCAB_SIZE, seed=1)
+    params = SamplingParams(temperature=0, max_tokens=24, ignore_eos=True)
+    plain = generate(wanted, params, **on_sm90(**options, draft_length=0))
+    assert generate(wanted, params, **on_sm90(**options)) == plain
+
+
+def test_steps_that_overlap_say_what_steps_in_place_say() -> None:
+    wanted = prompts(40, VOCAB_SIZE, seed=2)
+    params = [
+        SamplingParams(temperature=0.8 * (number % 2), seed=number, max_tokens=4 + number % 13, ignore_eos=True)
+        for number in range(40)
+    ]
+    options = on_sm90(verification="coupled")
+    overlapping = generate(wanted, params, **options)
+    assert generate(wanted, params, **options, async_scheduling=False) == overlapping
+
+
+def decode_plan(lengths: list[int], look_back: int, draft_length: int, seed: int) -> Any:
+    """Sequences of random tokens, lengths and blocks."""
+    random = np.random.default_rng(seed)
+    sequences = []
+    for number, length in enumerate(lengths):
+        tokens = random.integers(5, VOCAB_SIZE, random.integers(1, 250)).tolist()
+        sequences.append(
+            {
+                "tokens": tokens,
+                "q": length,
+                "k": len(tokens) - 1 + length,
+                "blocks": [1 + 2 * number, 2 + 2 * number],
+                "state": 1 + number,
+                "drafts": random.integers(5, VOCAB_SIZE, draft_length).tolist(),
+            }
+        )
+    return make_plan(StepKind.DECODE, sequences, look_back, draft_length)
+
+
+def test_every_graph_computes_what_its_step_computes_without_one() -> None:
+    count = 4
+    with LLM(max_num_seqs=count, max_model_len=256, max_num_batched_tokens=512, num_blocks=12, **on_sm90()) as llm:
+        runner: Any = llm.engine._runner
+        device, inputs = runner.device, runner._inputs
+        draft_length, look_back = device.drafter.draft_length, device.model.config.engram_max_ngram_size
+        params = SamplingParams(temperature=0, max_tokens=100, ignore_eos=True)
+        llm.generate(prompt_token_ids=prompts(count, VOCAB_SIZE, longest=90), sampling_params=params, use_tqdm=False)
+        sizes = device._graphs.sizes
+        assert sizes == (1, 2, 4, 8, 16, 24)
+        tried = set()
+        for rows in range(1, sizes[-1] + 1):
+            used = -(-rows // (1 + draft_length))
+            lengths = [len(part) for part in np.array_split(np.arange(rows), used)]
+            built = inputs.build(decode_plan(lengths, look_back, draft_length, seed=rows))
+            tried.add((built.num_rows, built.num_padding))
+            with torch.inference_mode():
+                prepared = device.prepare(built, None, redistribute=False)
+                replayed = [rows.clone() for rows in device._graphs.run(tensors_of(prepared.batch, prepared.metadata))]
+                eager = device._pass(prepared.batch, prepared.metadata)
+            for one, other in zip(replayed, eager, strict=True):
+                assert one.shape == other.shape
+                assert bool(one.float().isfinite().all())
+                assert torch.equal(one, other), f"{rows} rows"
+        assert {size for size, padding in tried if not padding} == set(sizes)
+        assert {size for size, padding in tried if padding} == {4, 8, 16, 24}
+
+
+def test_drafts_of_graphs_are_those_without() -> None:
+    wanted = prompts(20, VOCAB_SIZE, seed=3)
+    params = SamplingParams(temperature=1, seed=5, max_tokens=20, ignore_eos=True)
+    both = [generate(wanted, params, **on_sm90(graphs=graphs)) for graphs in (True, False)]
+    assert both[0] == both[1]
+
+
+def test_nothing_is_built_or_allocated_once_requests_come() -> None:
+    every_kind = [
+        SamplingParams(temperature=0, max_tokens=9, ignore_eos=True),
+        SamplingParams(temperature=1, top_p=0.9, top_k=20, min_p=0.01, seed=1, max_tokens=12, logprobs=3),
+        SamplingParams(temperature=0.5, seed=2, max_tokens=7, repetition_penalty=1.2, presence_penalty=0.3),
+        SamplingParams(temperature=0, max_tokens=5, logit_bias={7: 2.0}, min_tokens=3, prompt_logprobs=2),
+    ]
+    wanted = prompts(32, VOCAB_SIZE, seed=4)
+    params = [every_kind[number % 4] for number in range(32)]
+    with LLM(**(SIZES | on_sm90())) as llm:
+        before = num_compiled(), torch.cuda.memory_stats()["num_device_alloc"]
+        first = said(llm.generate(prompt_token_ids=wanted, sampling_params=params, use_tqdm=False))
+        after = num_compiled(), torch.cuda.memory_stats()["num_device_alloc"]
+        assert after == before
+        assert said(llm.generate(prompt_token_ids=wanted, sampling_params=params, use_tqdm=False)) == first
+        assert llm.engine._runner._backend.guard.enabled  # type: ignore[attr-defined]
+
+
+def test_close_gives_the_memory_back() -> None:
+    gc.collect()
+    torch.cuda.empty_cache()
+    before = torch.cuda.memory_allocated()
+    llm = LLM(**(SIZES | on_sm90()))
+    llm.generate(prompt_token_ids=[[0, 7, 8]], sampling_params=SamplingParams(max_tokens=2), use_tqdm=False)
+    assert torch.cuda.memory_allocated() - before > 1 << 26
+    llm.close()
+    del llm
+    gc.collect()
+    torch.cuda.empty_cache()
+    assert torch.cuda.memory_allocated() - before < 1 << 24
+
+
+def test_verify_lengths_vary_by_a_curve_of_graphs() -> None:
+    wanted = prompts(12, VOCAB_SIZE, seed=5)
+    params = SamplingParams(temperature=0, max_tokens=20, ignore_eos=True)
+    with LLM(max_num_seqs=4, max_model_len=256, variable_length=True, **on_sm90()) as llm:
+        curve = llm.engine._step_times
+        assert curve is not None
+        assert [size for size, _ in curve] == [1, 2, 4, 8, 16, 24]
+        assert all(0.01 < milliseconds < 1000 for _, milliseconds in curve)
+        varied = said(llm.generate(prompt_token_ids=wanted, sampling_params=params, use_tqdm=False))
+    assert varied == generate(wanted, params, **on_sm90(draft_length=0))
+
+
+def test_a_device_that_is_too_full_is_refused_with_what_is_needed(hopper: torch.device) -> None:
+    with pytest.raises(ConfigError, match="arithmetic is 'exact' with backend 'sm90'; there 'native' is accepted"):
+        LLM(backend="sm90", arithmetic="exact")
+    with pytest.raises(CapacityError, match=r"num_blocks is 100000000; with .* the cache takes"):
+        LLM(**(SIZES | on_sm90(num_blocks=100_000_000)))
+    with pytest.raises(CapacityError, match="num_blocks is 0; no memory is left for the cache"):
+        LLM(**(SIZES | on_sm90(memory_fraction=1e-3)))
+    gc.collect()
+    torch.cuda.empty_cache()
+    torch.cuda.set_per_process_memory_fraction(1e-4)
+    try:
+        with pytest.raises(CapacityError, match=r"the weights of .* do not fit on cuda:0, which has \d+ bytes"):
+            LLM(**(SIZES | on_sm90()))
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
