@@ -176,6 +176,6 @@ def test_what_a_kernel_cannot_take_is_named(hopper: torch.device) -> None:
         kernels.norm_quantize(x.t().contiguous().t(), weight, EPS)
     with pytest.raises(ConfigError, match=r"half of gate_up has rows of 16 columns; a positive multiple of 32"):
         kernels.swiglu_quantize(x[:, :32].contiguous(), 10.0)
-    angle = torch.zeros(1, 16, device=hopper)
-    with pytest.raises(ConfigError, match=r"x has strides \[256, 1, 64\]; contiguous memory is required"):
-        kernels.rotate_rows(x[None].transpose(1, 2), angle, angle)
+    angle = torch.zeros(4, 16, device=hopper)
+    with pytest.raises(ConfigError, match=r"x has strides \[64, 0, 1\]; contiguous memory is required"):
+        kernels.rotate_rows(x[:, None].expand(4, 2, 64), angle, angle)

@@ -28,6 +28,7 @@ pytestmark = [pytest.mark.gpu, pytest.mark.sm90]
 EPS = 1e-6
 STREAMS = 4
 HIDDEN = (256, 5120)
+MIX_ERROR = 5e-6
 FLIPPED = 1e-3
 """Share of bfloat16 results that may be one step away: sums of a few float32 in another order, rounded once more."""
 
@@ -45,11 +46,12 @@ def mix(rows: int) -> HcMix:
     return HcMix(f32(rows, STREAMS).sigmoid(), 2 * f32(rows, STREAMS, seed=1).sigmoid(), f32(rows, 4, 4).softmax(1))
 
 
-def close(found: Tensor, expected: Tensor) -> bool:
-    """In one place or another one step of bfloat16 apart, or where terms cancel, a tiny part of what was added."""
-    steps, share = bf16_steps(found, expected)
+def apart(found: Tensor, expected: Tensor, share: float = FLIPPED) -> str:
+    """What is wrong with bfloat16 results that may differ by one step in a share of places, or where terms cancel."""
+    _, found_share = bf16_steps(found, expected)
     difference = (found.float() - expected.float()).abs()
-    return share < FLIPPED and (steps <= 1 or float(difference.max()) < 2**-6)
+    excess = float((difference - 2**-7 * expected.float().abs() - 2**-14).max()) if found.numel() else 0.0
+    return "" if found_share < share and excess <= 0 else f"share {found_share}, {excess} beyond one step"
 
 
 @pytest.mark.parametrize("hidden", HIDDEN)
@@ -57,12 +59,12 @@ def close(found: Tensor, expected: Tensor) -> bool:
 def test_the_trunk_is_read_and_advanced(rows: int, hidden: int, hopper: torch.device) -> None:
     trunk, output, weight, coefficients = bf16(rows, STREAMS, hidden), bf16(rows, hidden), bf16(hidden), mix(rows)
     read, expected = compute("hc_read", hopper, trunk, coefficients.next_read, weight, EPS)
-    assert close(read.rows, expected.rows)
+    assert apart(read.rows, expected.rows) == ""
     assert equal(read.quantized, reference.quantize_mxfp8(read.rows))
     collapsed, expected = compute("hc_collapse", hopper, trunk, coefficients.next_read)
-    assert close(collapsed, expected)
+    assert apart(collapsed, expected) == ""
     (advanced, after), (expected, _) = compute("hc_advance", hopper, trunk, output, coefficients, weight, EPS)
-    assert close(advanced, expected)
+    assert apart(advanced, expected) == ""
     again = kernels.hc_read(*there((advanced, coefficients.next_read, weight), hopper), EPS)
     assert equal(after, here(again))
 
@@ -88,6 +90,33 @@ def test_bits_of_a_row_of_the_trunk_are_its_own(hidden: int, hopper: torch.devic
     assert keeps_promises("hc_collapse", collapse) == []
 
 
+@pytest.mark.parametrize("streams", [2, 4])
+@pytest.mark.parametrize("hidden", [64, *HIDDEN])
+@pytest.mark.parametrize("rows", [*ROW_COUNTS, 2049])
+def test_coefficients_are_those_of_the_reference(rows: int, hidden: int, streams: int, hopper: torch.device) -> None:
+    """Up to the last bits of sums of 20,480 products, which tensor cores truncate."""
+    mixes = (2 + streams) * streams
+    fn, scale, base = f32(mixes, streams * hidden) / hidden**0.5, f32(3), f32(mixes)
+    found, expected = compute("hc_mix", hopper, bf16(rows, streams, hidden), fn, scale, base, EPS, EPS, 20)
+    for one, other in zip(found, expected, strict=True):
+        assert one.shape == other.shape
+        assert not rows or relative_error(one, other) < MIX_ERROR
+
+
+@pytest.mark.parametrize("hidden", HIDDEN)
+def test_bits_of_coefficients_are_the_same_in_small_and_large_batches(hidden: int, hopper: torch.device) -> None:
+    rows, fn = by_row(bf16(65, STREAMS, hidden)), (f32(24, STREAMS * hidden) / hidden**0.5).to(hopper)
+    scale, base = f32(3).to(hopper), f32(24).to(hopper)
+
+    def call(op: Op, ids: Tensor) -> Rows:
+        return joined(op(*rows(ids), fn, scale, base, EPS, EPS, 20))
+
+    assert keeps_promises("hc_mix", call) == []
+    ids = torch.arange(65, device=hopper).repeat(40)
+    few, many = call(kernels.hc_mix, ids[:65]), call(kernels.hc_mix, ids)
+    assert equal(tuple(part[ids] for part in few), many)
+
+
 @pytest.mark.parametrize("hidden", HIDDEN)
 @pytest.mark.parametrize("has_images", [False, True])
 @pytest.mark.parametrize("rows", [*ROW_COUNTS, 300])
@@ -99,7 +128,7 @@ def test_the_gated_value_is_added(rows: int, has_images: bool, hidden: int, hopp
         trunk[..., 5] = -0.0
         projected[images] = torch.nan
     found, expected = compute("engram_update", hopper, trunk, projected, *weights, EPS, images)
-    assert close(found, expected)
+    assert apart(found, expected, 1e-2) == ""
     if images is not None:
         assert equal(found[images], trunk[images])
 

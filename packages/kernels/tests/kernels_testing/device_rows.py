@@ -32,16 +32,20 @@ def compute(op: str, device: torch.device, *arguments: Any, on_device: Any = Non
 def there(argument: Any, device: torch.device) -> Any:
     """An argument on a device; tuples field by field."""
     if isinstance(argument, tuple):
-        return type(argument)(*(there(part, device) for part in argument))
+        return like(argument, [there(part, device) for part in argument])
     return argument.to(device) if isinstance(argument, Tensor) else argument
 
 
 def here(result: Any) -> Any:
     """A result on the CPU."""
     if isinstance(result, tuple):
-        parts = [here(part) for part in result]
-        return type(result)(*parts) if hasattr(result, "_fields") else tuple(parts)
+        return like(result, [here(part) for part in result])
     return result.cpu() if isinstance(result, Tensor) else result
+
+
+def like(result: Any, parts: list[Any]) -> Any:
+    """A tuple of the same type of other parts."""
+    return type(result)(*parts) if hasattr(result, "_fields") else tuple(parts)
 
 
 def litter(result: Any, device: torch.device) -> None:

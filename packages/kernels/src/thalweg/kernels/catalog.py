@@ -62,6 +62,7 @@ from thalweg.kernels.sm90 import experts_plan as sm90_experts_plan
 from thalweg.kernels.sm90 import fp8_linear as sm90_fp8_linear
 from thalweg.kernels.sm90 import gate as sm90_gate
 from thalweg.kernels.sm90 import hyper_connections as sm90_hyper_connections
+from thalweg.kernels.sm90 import hyper_connections_mix as sm90_hyper_connections_mix
 from thalweg.kernels.sm90 import index_rows as sm90_index_rows
 from thalweg.kernels.sm90 import indexer as sm90_indexer
 from thalweg.kernels.sm90 import metadata as sm90_metadata
@@ -206,6 +207,7 @@ DEVICE_MODULES = (
     sm90_rope,
     sm90_swiglu,
     sm90_topk,
+    sm90_hyper_connections_mix,
 )
 """Modules with implementations for devices. Importing one loads no library of a device."""
 

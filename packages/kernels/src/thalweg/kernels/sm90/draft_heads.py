@@ -142,7 +142,7 @@ def confidence(hidden: Tensor, markov: Tensor | None, weight: Tensor, temperatur
     return result
 
 
-IMPLEMENTATIONS = tuple(map(implementation, (target_feature, confidence)))
+IMPLEMENTATIONS = tuple(implementation(function) for function in (target_feature, confidence))
 
 COMPILE_EXAMPLES: dict[str, Callable[[str], Any]] = {
     "target_feature": lambda architecture: feature_kernel(4, 5120, architecture),

@@ -289,7 +289,7 @@ def _flags(image_mask: Tensor | None, rows: Tensor) -> Tensor:
     return image_mask.contiguous()
 
 
-IMPLEMENTATIONS = tuple(map(implementation, (engram_hash, engram_lookup, engram_update)))
+IMPLEMENTATIONS = tuple(implementation(function) for function in (engram_hash, engram_lookup, engram_update))
 
 COMPILE_EXAMPLES: dict[str, Callable[[str], Any]] = {
     "engram_hash": lambda architecture: hash_kernel(4, 24, True, architecture),

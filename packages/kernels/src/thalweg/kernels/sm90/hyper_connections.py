@@ -4,7 +4,7 @@ A block has one row. Each thread holds its columns of all streams, so that the n
 while it is still in registers: every tensor passes the memory once.
 """
 # Without postponed annotations: those of the kernel are its arguments' types to TileLang.
-# mypy: disable-error-code="valid-type, name-defined, untyped-decorator"
+# mypy: disable-error-code="valid-type, name-defined, untyped-decorator, no-any-return"
 
 import functools
 from collections.abc import Callable
@@ -50,6 +50,8 @@ def norm_and_store(shape: RowShape, weight_type: str) -> Macro:
     def finish(mixed: Any, weight: Any, eps: Any, rows: Any, codes: Any, scales: Any, row: Any, place: Any) -> None:
         factors = T.alloc_local((rounds * vector,), weight_type)
         values = T.alloc_local((vector,), "float32")
+        rounded = T.alloc_local((vector,), "bfloat16")
+        widened = T.alloc_local((vector,), "float32")
         parts = T.alloc_shared((shape.warps,), "float32")
         squares = T.alloc_var("float32")
         squares = 0.0
@@ -65,12 +67,12 @@ def norm_and_store(shape: RowShape, weight_type: str) -> Macro:
                     T.cast(mixed[k * vector + i], "float32") * scale * T.cast(factors[k * vector + i], "float32")
                 )
             for i in T.vectorized(vector):
-                mixed[k * vector + i] = values[i]
+                rounded[i] = values[i]
             for i in T.vectorized(vector):
-                rows[row, (place + k * shape.row_threads) * vector + i] = mixed[k * vector + i]
+                rows[row, (place + k * shape.row_threads) * vector + i] = rounded[i]
             for i in T.vectorized(vector):
-                values[i] = mixed[k * vector + i]
-            store(values, codes, scales, row, place + k * shape.row_threads)
+                widened[i] = rounded[i]
+            store(widened, codes, scales, row, place + k * shape.row_threads)
 
     return finish
 
@@ -269,7 +271,7 @@ def _as_float8(result: ReadRows) -> tuple[Tensor, Tensor, Tensor]:
     return result.rows, result.codes.view(torch.float8_e4m3fn), result.scales
 
 
-IMPLEMENTATIONS = tuple(map(implementation, (hc_read, hc_collapse, hc_advance)))
+IMPLEMENTATIONS = tuple(implementation(function) for function in (hc_read, hc_collapse, hc_advance))
 
 COMPILE_EXAMPLES: dict[str, Callable[[str], Any]] = {
     "hc_read": lambda architecture: read_kernel(4, 5120, "bfloat16", architecture),

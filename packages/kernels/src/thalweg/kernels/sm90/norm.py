@@ -39,7 +39,8 @@ def norm_kernel(width: int, weight_type: str, casts: bool, architecture: str = A
     num_rows, extent = T.dynamic("n"), T.dynamic("extent", "int64")
 
     @T.macro
-    def load(x: Any, weight: Any, start: Any, place: Any, values: Any, raw: Any, factors: Any) -> None:
+    def load(x: Any, weight: Any, start: Any, place: Any, values: Any, factors: Any) -> None:
+        raw = T.alloc_local((rounds * vector,), "bfloat16")
         for k in T.unroll(rounds):
             for i in T.vectorized(vector):
                 raw[k * vector + i] = x[start + ((place + k * shape.row_threads) * vector + i)]
@@ -51,12 +52,12 @@ def norm_kernel(width: int, weight_type: str, casts: bool, architecture: str = A
                 values[k * vector + i] = raw[k * vector + i]
 
     @T.macro
-    def normed(x: Any, weight: Any, start: Any, place: Any, eps: Any, raw: Any) -> None:
+    def normed(x: Any, weight: Any, start: Any, place: Any, eps: Any, rounded: Any) -> None:
         """The normed values of this thread, rounded."""
         values = T.alloc_local((rounds * vector,), "float32")
         factors = T.alloc_local((rounds * vector,), weight_type)
         parts = T.alloc_shared((shape.warps,), "float32")
-        load(x, weight, start, place, values, raw, factors)
+        load(x, weight, start, place, values, factors)
         squares = T.alloc_var("float32")
         squares = 0.0
         for i in T.unroll(rounds * vector):
@@ -66,7 +67,7 @@ def norm_kernel(width: int, weight_type: str, casts: bool, architecture: str = A
             values[i] = values[i] * scale * T.cast(factors[i], "float32")
         for k in T.unroll(rounds):
             for i in T.vectorized(vector):
-                raw[k * vector + i] = values[k * vector + i]
+                rounded[k * vector + i] = values[k * vector + i]
 
     if casts:
 
@@ -82,13 +83,13 @@ def norm_kernel(width: int, weight_type: str, casts: bool, architecture: str = A
             with T.Kernel(T.ceildiv(num_rows, shape.rows), threads=shape.threads) as block:
                 row = block * shape.rows + T.get_thread_binding() // shape.row_threads
                 place = T.get_thread_binding() % shape.row_threads
-                raw = T.alloc_local((rounds * vector,), "bfloat16")
+                rounded = T.alloc_local((rounds * vector,), "bfloat16")
                 group = T.alloc_local((vector,), "float32")
                 if row < num_rows:
-                    normed(x, weight, row * row_vectors * vector, place, eps, raw)
+                    normed(x, weight, row * row_vectors * vector, place, eps, rounded)
                     for k in T.unroll(rounds):
                         for i in T.vectorized(vector):
-                            group[i] = raw[k * vector + i]
+                            group[i] = rounded[k * vector + i]
                         store(group, codes, scales, row, place + k * shape.row_threads)
 
         return compiled(norm_quantize, architecture)
@@ -104,12 +105,12 @@ def norm_kernel(width: int, weight_type: str, casts: bool, architecture: str = A
         with T.Kernel(T.ceildiv(num_rows, shape.rows), threads=shape.threads) as block:
             row = block * shape.rows + T.get_thread_binding() // shape.row_threads
             place = T.get_thread_binding() % shape.row_threads
-            raw = T.alloc_local((rounds * vector,), "bfloat16")
+            rounded = T.alloc_local((rounds * vector,), "bfloat16")
             if row < num_rows:
-                normed(x, weight, row * row_vectors * vector, place, eps, raw)
+                normed(x, weight, row * row_vectors * vector, place, eps, rounded)
                 for k in T.unroll(rounds):
                     for i in T.vectorized(vector):
-                        out[row, (place + k * shape.row_threads) * vector + i] = raw[k * vector + i]
+                        out[row, (place + k * shape.row_threads) * vector + i] = rounded[k * vector + i]
 
     return compiled(rms_norm, architecture)
 
@@ -126,7 +127,7 @@ def norm_quantize(x: Tensor, weight: Tensor, eps: float) -> Mxfp8Rows:
     """As the reference."""
     check_rows("x", x, torch.bfloat16, ("n", "K"))
     rows = _rows(x, weight)
-    result = empty_mxfp8(*rows.shape, x.device)
+    result = empty_mxfp8(rows.shape[0], rows.shape[1], x.device)
     _launch(rows, weight, eps, result.codes.view(torch.float8_e4m3fn), result.scales)
     return result
 

@@ -4,7 +4,7 @@ Products and sums are rounded one by one, as in the reference: a fused multiply-
 them now and then a code.
 """
 # Without postponed annotations: those of the kernel are its arguments' types to TileLang.
-# mypy: disable-error-code="valid-type, name-defined, untyped-decorator"
+# mypy: disable-error-code="valid-type, name-defined, untyped-decorator, no-any-return"
 
 import functools
 from collections.abc import Callable
@@ -170,7 +170,7 @@ def _check(x: Tensor, cos: Tensor, sin: Tensor) -> None:
         raise ConfigError(f"cos has {cos.shape[1]} columns; a multiple of {VECTOR // 2} is required")
 
 
-IMPLEMENTATIONS = tuple(map(implementation, (rotate_rows, rotate_quantize_mxfp4, unrotate_quantize)))
+IMPLEMENTATIONS = tuple(implementation(function) for function in (rotate_rows, rotate_quantize_mxfp4, unrotate_quantize))
 
 COMPILE_EXAMPLES: dict[str, Callable[[str], Any]] = {
     "rotate_rows": lambda architecture: rotate_kernel(64, 512, 64, architecture),

@@ -2,9 +2,13 @@
 
 Thread t of a row takes `vector` neighbouring columns at a time, t * vector first, then as many threads further on, so
 that a warp reads one stretch. Groups of 32 columns lie in 32 / vector neighbouring lanes.
+
+TileLang 0.1.15 keeps what it has read of a local buffer as one vector for the rest of the block of code, even if the
+buffer is written in between. So no buffer is read as a vector both before and after it is written: results go to
+another one.
 """
 # Without postponed annotations: those of the kernel are its arguments' types to TileLang.
-# mypy: disable-error-code="valid-type, name-defined, untyped-decorator"
+# mypy: disable-error-code="valid-type, name-defined, untyped-decorator, no-any-return"
 
 import functools
 from collections.abc import Callable
@@ -109,7 +113,9 @@ def row_sum(warps: int) -> Macro:
 
 @functools.cache
 def mxfp8_scale(vector: int) -> Macro:
-    """Macro (values) -> the ue8m0 byte of the group of 32 whose `vector` float32 values this thread holds.
+    """Macro (values, numbers) -> the ue8m0 byte of the group of 32 whose `vector` float32 values this thread holds.
+
+    numbers: takes the values.
 
     NaN among them become 0, as the format has it, and a group with an infinity has scale 255, which is NaN. The
     smallest power of two that is no less than amax / 448 follows from the bits of amax: 448 = 1.75 * 2^8, so the
@@ -119,12 +125,12 @@ def mxfp8_scale(vector: int) -> Macro:
     steps = {1: 5, 2: 4, 4: 3, 8: 2}[vector]
 
     @T.macro
-    def scale_of(values: Any) -> Any:
+    def scale_of(values: Any, numbers: Any) -> Any:
         largest = T.alloc_var("float32")
         largest = 1e-4
         for column in T.unroll(vector):
-            values[column] = T.if_then_else(T.isnan(values[column]), 0.0, values[column])
-            largest = T.max(largest, T.abs(values[column]))
+            numbers[column] = T.if_then_else(T.isnan(values[column]), 0.0, values[column])
+            largest = T.max(largest, T.abs(numbers[column]))
         for step in T.unroll(steps):
             largest = T.max(largest, T.shfl_xor(largest, 1 << step))
         exponent = T.alloc_var("int32")
@@ -140,20 +146,21 @@ def mxfp8_scale(vector: int) -> Macro:
 def store_mxfp8(vector: int) -> Macro:
     """Macro (values, codes, scales, row, place): the float32 values of a vector, cast and stored.
 
-    codes: e4m3 [n, K]; scales: uint8 [n, K / 32]; place: of the vector among those of the row. Values are overwritten.
-    All lanes of a warp must call it, those with is_stored = False write nothing.
+    codes: e4m3 [n, K]; scales: uint8 [n, K / 32]; place: of the vector among those of the row. All lanes of a warp must
+    call it, those with is_stored = False write nothing.
     """
     T = tilelang().language
     scale_of, lanes = mxfp8_scale(vector), GROUP // vector
 
     @T.macro
     def store(values: Any, codes: Any, scales: Any, row: Any, place: Any, is_stored: Any = True) -> None:
-        exponent = scale_of(values)
+        numbers = T.alloc_local((vector,), "float32")
+        exponent = scale_of(values, numbers)
         factor = T.alloc_var("float32")
         factor = T.reinterpret(T.shift_left(T.max(254 - exponent, 0), 23), "float32")
         cast = T.alloc_local((vector,), "float8_e4m3fn")
         for i in T.vectorized(vector):
-            cast[i] = values[i] * factor
+            cast[i] = numbers[i] * factor
         if is_stored:
             for i in T.vectorized(vector):
                 codes[row, place * vector + i] = cast[i]
@@ -183,9 +190,10 @@ def store_mxfp4(vector: int) -> Macro:
     def store(values: Any, codes: Any, scales: Any, row: Any, place: Any, is_stored: Any = True) -> None:
         largest = T.alloc_var("float32")
         largest = 6 * 2.0**-126
+        numbers = T.alloc_local((vector,), "float32")
         for i in T.unroll(vector):
-            values[i] = T.if_then_else(T.isnan(values[i]), 0.0, values[i])
-            largest = T.max(largest, T.abs(values[i]))
+            numbers[i] = T.if_then_else(T.isnan(values[i]), 0.0, values[i])
+            largest = T.max(largest, T.abs(numbers[i]))
         for step in T.unroll(steps):
             largest = T.max(largest, T.shfl_xor(largest, 1 << step))
         exponent = T.alloc_var("int32")
@@ -196,7 +204,7 @@ def store_mxfp4(vector: int) -> Macro:
         factor = T.reinterpret(T.shift_left(T.max(254 - exponent, 0), 23), "float32")
         packed = T.alloc_local((vector // 2,), "uint8")
         for i in T.unroll(vector // 2):
-            low, high = code_of(values[2 * i] * factor), code_of(values[2 * i + 1] * factor)
+            low, high = code_of(numbers[2 * i] * factor), code_of(numbers[2 * i + 1] * factor)
             packed[i] = T.cast(T.bitwise_or(low, T.shift_left(high, 4)), "uint8")
         if is_stored:
             for i in T.vectorized(vector // 2):
