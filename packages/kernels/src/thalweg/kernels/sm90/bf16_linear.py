@@ -1,8 +1,7 @@
 """Linears of bfloat16 rows by bfloat16 weights, on Hopper."""
-# Without postponed annotations: those of the kernel are its arguments' types to TileLang.
-# mypy: disable-error-code="valid-type, name-defined, untyped-decorator"
 
-import functools
+from __future__ import annotations
+
 from collections.abc import Callable
 from typing import Any
 
@@ -12,64 +11,45 @@ from torch import Tensor
 from thalweg.interfaces import ConfigError
 from thalweg.kernels.reference.packed_linear import check_bf16_linear
 from thalweg.kernels.registry import Implementation
-from thalweg.kernels.sm90.library import ARCHITECTURE, compiled, tilelang
+from thalweg.kernels.sm90.bf16_rows import bf16_rows_kernel
+from thalweg.kernels.sm90.bf16_tiles import bf16_tiles_kernel
 from thalweg.kernels.sm90.row_parts import check_contiguous
-from thalweg.kernels.sm90.row_products import BLOCK_ROWS, TILE, Sharing, groups_per_load, sharing, source
+from thalweg.kernels.sm90.row_products import TILE, Sharing, groups_per_load, invariant_sharing, processors, sharing
 from thalweg.kernels.sm90.tensors import aligned_rows, check_device, span
+from thalweg.kernels.sm90.tile_shapes import WEIGHT_ROWS, Cost, TileShape, fastest_shape
 
 VECTOR = 8
 """Elements that are loaded at once: rows must begin at a multiple of them."""
-NAMES = {torch.bfloat16: ("bfloat16", "__nv_bfloat16"), torch.float32: ("float32", "float")}
-"""Of result types, to TileLang and to C++."""
 
 
-@functools.cache
-def bf16_rows_kernel(
-    shared_out: Sharing, groups_at_once: int, out_dtype: torch.dtype, architecture: str = ARCHITECTURE
-) -> Any:
-    """The compiled kernel for few rows. groups_at_once: groups of 32 columns per load, which divide the depth."""
-    T = tilelang().language
-    n, elements, width, depth = T.dynamic("n"), T.dynamic("elements", "int64"), T.dynamic("width"), T.dynamic("depth")
-    s, (out_name, c_name) = shared_out, NAMES[out_dtype]
-    name = f"thalweg::bf16_rows<{s.blocks}, {s.down}, {s.across}, {s.splits}, {groups_at_once}, {c_name}>"
-    text = source("row_products.cuh", "bf16_rows.cuh")
-
-    @T.prim_func
-    def bf16_rows(
-        x: T.Tensor((elements,), "bfloat16"),
-        weight: T.Tensor((width, depth), "bfloat16"),
-        out: T.Tensor((n, width), out_name),
-        x_stride: T.int32,
-    ) -> None:
-        with T.Kernel(
-            T.ceildiv(width, TILE * s.down) * s.splits,
-            T.ceildiv(n, BLOCK_ROWS * s.blocks),
-            threads=s.threads,
-            cluster_dims=(s.splits, 1, 1),
-        ) as (place, column):
-            T.import_source(text)
-            partials = T.alloc_shared((s.partial_floats,), "float32")
-            T.call_extern(
-                "handle",
-                name,
-                T.address_of(x[0]),
-                T.address_of(weight[0, 0]),
-                T.address_of(out[0, 0]),
-                T.address_of(partials[0]),
-                n,
-                x_stride,
-                depth // TILE,
-                width,
-                place // s.splits,
-                place % s.splits,
-                column,
-            )
-
-    return compiled(bf16_rows, architecture)
+FEW_ROWS, SMALL_WEIGHT_ROWS = 32, 4096
+"""Up to which weights go from memory to registers."""
+COSTS = {
+    torch.bfloat16: (
+        Cost(TileShape(16, 128, 4), 0.9),
+        Cost(TileShape(64, 128, 4), 0.95),
+        Cost(TileShape(128, 128, 3), 1.2),
+        Cost(TileShape(256, 64, 4), 0.75),
+    ),
+    torch.float32: (
+        Cost(TileShape(16, 128, 4), 0.9),
+        Cost(TileShape(64, 128, 4), 0.95),
+        Cost(TileShape(128, 128, 3), 1.2),
+    ),
+}
 
 
 def bf16_linear(x: Tensor, weight: Tensor, out_dtype: torch.dtype = torch.bfloat16) -> Tensor:
     """As the reference. Rows of x may lie apart; K is a multiple of 32."""
+    return _linear(x, weight, out_dtype)
+
+
+def invariant_bf16_linear(x: Tensor, weight: Tensor, out_dtype: torch.dtype = torch.bfloat16) -> Tensor:
+    """As bf16_linear; sums are formed in one order, whatever the number of rows."""
+    return _linear(x, weight, out_dtype, is_invariant=True)
+
+
+def _linear(x: Tensor, weight: Tensor, out_dtype: torch.dtype, is_invariant: bool = False) -> Tensor:
     check_bf16_linear(x, weight, out_dtype)
     check_device(x=x, weight=weight)
     check_contiguous(weight=weight)
@@ -80,26 +60,43 @@ def bf16_linear(x: Tensor, weight: Tensor, out_dtype: torch.dtype = torch.bfloat
     if out.numel() == 0:
         return out
     x = aligned_rows(x, VECTOR)
-    processors = torch.cuda.get_device_properties(x.device).multi_processor_count
-    shared_out = sharing(n, -(-width // TILE), depth // TILE, processors)
     with torch.cuda.device(x.device):
-        bf16_rows_kernel(shared_out, groups_per_load(depth // TILE), out_dtype)(span(x), weight, out, x.stride(0))
+        if is_invariant:
+            _few_rows(x, weight, out, invariant_sharing(n))
+        elif (n <= FEW_ROWS and width <= SMALL_WEIGHT_ROWS) or width % VECTOR:
+            _few_rows(x, weight, out, sharing(n, -(-width // TILE), depth // TILE, processors(x.device)))
+        else:
+            places = -(-width // WEIGHT_ROWS)
+            shape = fastest_shape(COSTS[out_dtype], n, places, depth, processors(x.device))
+            bf16_tiles_kernel(shape, out_dtype)(x.contiguous(), weight, out)
     return out
 
 
-IMPLEMENTATIONS = (
-    Implementation(
+def _few_rows(x: Tensor, weight: Tensor, out: Tensor, shared_out: Sharing) -> None:
+    kernel = bf16_rows_kernel(shared_out, groups_per_load(x.shape[1] // TILE), out.dtype)
+    kernel(span(x), weight, out, x.stride(0))
+
+
+def _implementation(function: Callable[..., Any], priority: int, is_invariant: bool) -> Implementation:
+    return Implementation(
         op="bf16_linear",
         backend="sm90",
         provider="tilelang",
-        function=bf16_linear,
+        function=function,
+        priority=priority,
         deterministic=True,
+        batch_invariant=is_invariant,
         graph_safe=True,
-    ),
-)
+    )
+
+
+IMPLEMENTATIONS = (_implementation(bf16_linear, 0, False), _implementation(invariant_bf16_linear, -1, True))
 
 COMPILE_EXAMPLES: dict[str, Callable[[str], Any]] = {
     "bf16_linear 384 of 5120": lambda architecture: bf16_rows_kernel(
         sharing(8, 12, 160, 132), 4, torch.float32, architecture
+    ),
+    "bf16_linear head": lambda architecture: bf16_tiles_kernel(
+        COSTS[torch.float32][1].shape, torch.float32, architecture
     ),
 }

@@ -1,8 +1,7 @@
 """Linears of MXFP8 rows by packed FP8 weights, on Hopper, whose tensor cores know no such scales."""
-# Without postponed annotations: those of the kernel are its arguments' types to TileLang.
-# mypy: disable-error-code="valid-type, name-defined, untyped-decorator"
 
-import functools
+from __future__ import annotations
+
 from collections.abc import Callable
 from typing import Any
 
@@ -10,75 +9,48 @@ import torch
 from torch import Tensor
 
 from thalweg.kernels.native_formats import Mxfp8Rows
-from thalweg.kernels.reference.packed_linear import TILE_BYTES, Fp8Weight, check_groups, check_rows, pack_fp8_weight
+from thalweg.kernels.reference.packed_linear import Fp8Weight, check_groups, check_rows, pack_fp8_weight
 from thalweg.kernels.registry import Implementation
-from thalweg.kernels.sm90.library import ARCHITECTURE, compiled, tilelang
+from thalweg.kernels.sm90.fp8_rows import fp8_rows_kernel
+from thalweg.kernels.sm90.fp8_tiles import SCALE_COLUMNS, TILES_DOWN, fp8_tiles_kernel, unpack_kernel
 from thalweg.kernels.sm90.row_parts import check_contiguous
-from thalweg.kernels.sm90.row_products import BLOCK_ROWS, TILE, Sharing, groups_per_load, sharing, source
+from thalweg.kernels.sm90.row_products import TILE, Sharing, groups_per_load, invariant_sharing, processors, sharing
 from thalweg.kernels.sm90.tensors import check_device
+from thalweg.kernels.sm90.tile_shapes import Cost, TileShape, fastest_shape
 
-
-@functools.cache
-def fp8_rows_kernel(shared_out: Sharing, groups_at_once: int, architecture: str = ARCHITECTURE) -> Any:
-    """The compiled kernel for few rows. groups_at_once: groups of 32 columns per load, which divide the width."""
-    T = tilelang().language
-    n, tiles_down, width, x_columns = T.dynamic("n"), T.dynamic("tiles_down"), T.dynamic("width"), T.dynamic("K")
-    s = shared_out
-    name = f"thalweg::fp8_rows<{s.blocks}, {s.down}, {s.across}, {s.splits}, {groups_at_once}>"
-    text = source("row_products.cuh", "fp8_rows.cuh")
-
-    @T.prim_func
-    def fp8_rows(
-        codes: T.Tensor((n, x_columns), "uint8"),
-        scales: T.Tensor((n, x_columns // TILE), "uint8"),
-        tiles: T.Tensor((tiles_down, width, TILE_BYTES), "uint8"),
-        tile_scales: T.Tensor((tiles_down, width), "uint8"),
-        out: T.Tensor((n, tiles_down * TILE), "bfloat16"),
-        groups: T.int32,
-    ) -> None:
-        with T.Kernel(
-            T.ceildiv(tiles_down, s.down) * s.splits,
-            T.ceildiv(n, BLOCK_ROWS * s.blocks),
-            threads=s.threads,
-            cluster_dims=(s.splits, 1, 1),
-        ) as (place, column):
-            T.import_source(text)
-            partials = T.alloc_shared((s.partial_floats,), "float32")
-            T.call_extern(
-                "handle",
-                name,
-                T.address_of(codes[0, 0]),
-                T.address_of(scales[0, 0]),
-                T.address_of(tiles[0, 0, 0]),
-                T.address_of(tile_scales[0, 0]),
-                T.address_of(out[0, 0]),
-                T.address_of(partials[0]),
-                n,
-                width,
-                tiles_down,
-                groups,
-                place // s.splits,
-                place % s.splits,
-                column,
-            )
-
-    return compiled(fp8_rows, architecture)
+FEW_ROWS = 32
+"""Up to which weights go from memory to registers, and no row is converted first."""
+COSTS = (
+    Cost(TileShape(64, 128, 4), 0.75),
+    Cost(TileShape(128, 128, 3), 0.95),
+    Cost(TileShape(256, 128, 2), 1.39),
+)
 
 
 def fp8_linear(x: Mxfp8Rows, weight: Fp8Weight) -> Tensor:
-    """As the reference, in one launch."""
-    check_rows(x, weight.in_features)
+    """As the reference."""
     return _linear(x, weight, 1)
 
 
 def grouped_fp8_linear(x: Mxfp8Rows, weight: Fp8Weight, groups: int) -> Tensor:
-    """As the reference, in one launch."""
+    """As the reference."""
     check_groups(weight, groups)
-    check_rows(x, groups * weight.in_features)
     return _linear(x, weight, groups)
 
 
-def _linear(x: Mxfp8Rows, weight: Fp8Weight, groups: int) -> Tensor:
+def invariant_fp8_linear(x: Mxfp8Rows, weight: Fp8Weight) -> Tensor:
+    """As the reference; sums are formed in one order, whatever the number of rows."""
+    return _linear(x, weight, 1, is_invariant=True)
+
+
+def invariant_grouped_fp8_linear(x: Mxfp8Rows, weight: Fp8Weight, groups: int) -> Tensor:
+    """As invariant_fp8_linear."""
+    check_groups(weight, groups)
+    return _linear(x, weight, groups, is_invariant=True)
+
+
+def _linear(x: Mxfp8Rows, weight: Fp8Weight, groups: int, is_invariant: bool = False) -> Tensor:
+    check_rows(x, groups * weight.in_features)
     codes, scales = x
     check_device(codes=codes, scales=scales, tiles=weight.tiles)
     check_contiguous(codes=codes, scales=scales)
@@ -86,27 +58,53 @@ def _linear(x: Mxfp8Rows, weight: Fp8Weight, groups: int) -> Tensor:
     out = torch.empty(n, weight.out_features, dtype=torch.bfloat16, device=codes.device)
     if out.numel() == 0:
         return out
-    processors = torch.cuda.get_device_properties(codes.device).multi_processor_count
-    kernel = fp8_rows_kernel(sharing(n, tiles_down, width, processors), groups_per_load(width))
     with torch.cuda.device(codes.device):
-        kernel(codes, scales, weight.tiles, weight.scales, out, groups)
+        if is_invariant:
+            _few_rows(x, weight, out, groups, invariant_sharing(n))
+        elif n <= FEW_ROWS or width > SCALE_COLUMNS:
+            _few_rows(x, weight, out, groups, sharing(n, tiles_down, width, processors(codes.device)))
+        else:
+            _many_rows(x, weight, out, groups)
     return out
 
 
-def _implementation(function: Callable[..., Any]) -> Implementation:
+def _few_rows(x: Mxfp8Rows, weight: Fp8Weight, out: Tensor, groups: int, shared_out: Sharing) -> None:
+    kernel = fp8_rows_kernel(shared_out, groups_per_load(weight.tiles.shape[1]))
+    kernel(*x, weight.tiles, weight.scales, out, groups)
+
+
+def _many_rows(x: Mxfp8Rows, weight: Fp8Weight, out: Tensor, groups: int) -> None:
+    tiles_down, width, _ = weight.tiles.shape
+    places = groups * -(-tiles_down // (groups * TILES_DOWN))
+    shape = fastest_shape(COSTS, out.shape[0], places, width * TILE, processors(out.device))
+    rows = torch.empty(x.codes.shape, dtype=torch.bfloat16, device=out.device)
+    unpack_kernel()(*x, rows)
+    fp8_tiles_kernel(shape)(rows, weight.tiles.view(tiles_down, width, 8, 128), weight.scales, out, groups)
+
+
+def _implementation(op: str, function: Callable[..., Any], is_invariant: bool) -> Implementation:
     return Implementation(
-        op=function.__name__,
+        op=op,
         backend="sm90",
         provider="tilelang",
         function=function,
+        priority=-1 if op != function.__name__ else 0,
         deterministic=True,
+        batch_invariant=is_invariant,
         graph_safe=True,
     )
 
 
-IMPLEMENTATIONS = tuple(_implementation(function) for function in (pack_fp8_weight, fp8_linear, grouped_fp8_linear))
+IMPLEMENTATIONS = (
+    _implementation("pack_fp8_weight", pack_fp8_weight, True),
+    _implementation("fp8_linear", fp8_linear, False),
+    _implementation("fp8_linear", invariant_fp8_linear, True),
+    _implementation("grouped_fp8_linear", grouped_fp8_linear, False),
+    _implementation("grouped_fp8_linear", invariant_grouped_fp8_linear, True),
+)
 
 COMPILE_EXAMPLES: dict[str, Callable[[str], Any]] = {
     "fp8_linear 8 rows": lambda architecture: fp8_rows_kernel(sharing(8, 56, 160, 132), 4, architecture),
-    "grouped_fp8_linear 64 rows": lambda architecture: fp8_rows_kernel(sharing(64, 256, 128, 132), 4, architecture),
+    "fp8_linear unpacking": unpack_kernel,
+    "fp8_linear 8192 rows": lambda architecture: fp8_tiles_kernel(COSTS[2].shape, architecture),
 }

@@ -10,13 +10,13 @@ import functools
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
+
 BLOCK_ROWS = 8
 """Rows of x in one product of the tensor cores."""
 TILE = 32
 """Rows of the weight that a warp has, and columns of the smallest piece of a sum."""
 WARPS = 8
-MOST_SPLITS = 8
-"""Blocks that may form a cluster on every device."""
 PARTIAL_STRIDE = 36
 """Floats of shared memory for a row of x and the TILE rows of a warp."""
 
@@ -57,12 +57,28 @@ def groups_per_load(width_groups: int) -> int:
 
 
 @functools.cache
+def processors(device: torch.device) -> int:
+    """How many a device has."""
+    return torch.cuda.get_device_properties(device).multi_processor_count
+
+
+def rows_per_warp(num_rows: int) -> int:
+    """Blocks of 8 rows of x that a warp has of num_rows."""
+    return next(blocks for blocks in (1, 2, 4, 8) if num_rows <= BLOCK_ROWS * blocks or blocks == 8)
+
+
+def invariant_sharing(num_rows: int) -> Sharing:
+    """The same order of sums for every number of rows and every weight."""
+    return Sharing(rows_per_warp(num_rows), down=2, across=4, splits=1)
+
+
+@functools.cache
 def sharing(num_rows: int, tiles_down: int, width_groups: int, processors: int) -> Sharing:
-    """How to share out the product of num_rows by a weight of tiles_down x width_groups tiles of 32 x 32."""
-    blocks = next(blocks for blocks in (1, 2, 4, 8) if num_rows <= BLOCK_ROWS * blocks or blocks == 8)
-    down = {1: 1, 2: 2, 4: 4, 8: 4}[blocks]
-    across = WARPS // down
+    """How to share out the product of num_rows, at least 1, by a weight of tiles_down x width_groups tiles."""
+    blocks = rows_per_warp(num_rows)
+    down = min(blocks, 4) if blocks < 8 else 2
+    across = max(WARPS // down, 1)
     steps = width_groups // groups_per_load(width_groups)
     places = -(-tiles_down // down) * -(-num_rows // (BLOCK_ROWS * blocks))
-    wanted = -(-2 * processors // places)
-    return Sharing(blocks, down, across, max(1, min(wanted, MOST_SPLITS, steps // across)))
+    fitting = [splits for splits in (1, 2, 4, 8) if places * splits <= processors and splits * across <= steps]
+    return Sharing(blocks, down, across, max(fitting, default=1))
