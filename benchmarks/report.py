@@ -9,7 +9,6 @@ import platform
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from importlib import metadata
 from pathlib import Path
 
 Row = Mapping[str, float | int | str]
@@ -50,18 +49,32 @@ def format_cell(value: float | int | str) -> str:
 
 
 def describe_environment() -> dict[str, str]:
-    """Commit, device and versions: what a reader needs to compare two runs."""
-    git = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, cwd=Path(__file__).parent
-    )
-    result = {"commit": git.stdout.strip() or "unknown", "device": device_name(), "cores": str(os.cpu_count())}
+    """Commit, device and versions: what a reader needs to compare two runs.
+
+    A copy of the tree without its history is told the commit by the variable THALWEG_COMMIT.
+    """
+    result = {"commit": os.environ.get("THALWEG_COMMIT") or _commit_of_the_tree()}
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized():
+        result["device"] = torch.cuda.get_device_name()
+        result["cuda"] = str(torch.version.cuda)
+    else:
+        result["device"], result["cores"] = processor_name(), str(os.cpu_count())
     result["python"] = platform.python_version()
-    if "torch" in sys.modules:
-        result["torch"] = metadata.version("torch")
+    for name in ("torch", "tilelang"):
+        if name in sys.modules:
+            result[name] = str(sys.modules[name].__version__)
     return result
 
 
-def device_name() -> str:
+def _commit_of_the_tree() -> str:
+    git = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, cwd=Path(__file__).parent
+    )
+    return git.stdout.strip() or "unknown"
+
+
+def processor_name() -> str:
     """The processor's own name where the system tells it."""
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.is_file():
