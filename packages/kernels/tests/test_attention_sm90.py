@@ -173,11 +173,11 @@ def test_it_equals_the_reference_over_a_table(
 @pytest.mark.gpu
 @pytest.mark.sm90
 def test_a_large_table_and_many_rows_are_reached(hopper: torch.device) -> None:
-    keys = torch.randn(5_000_000, 512, dtype=torch.bfloat16, device=hopper)
+    keys = torch.randn(4_500_000, 512, dtype=torch.bfloat16, device=hopper)
     q = torch.randn(3000, 64, 512, dtype=torch.bfloat16, device=hopper)
-    indices = torch.randint(0, 5_000_000, (3000, 640), device=hopper)
+    indices = torch.randint(0, 4_500_000, (3000, 640), device=hopper)
     some = [0, 1500, 2999]
-    wide = attention.sparse_attention(q[some].double(), keys, indices[some], None, 0.05)
+    wide = attention.sparse_attention(q[some].float(), keys.float(), indices[some], None, 0.05)
     assert relative_error(sparse(q, keys, indices, None, 0.05)[some], wide) < TOLERANCE
 
 
