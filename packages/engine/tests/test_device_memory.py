@@ -124,7 +124,9 @@ def test_the_largest_steps_are_run_before_and_after_the_cache_is_made(
 
     monkeypatch.setattr(ModelDevice, "forward", watched)
     with build(monkeypatch, drafting_checkpoint, with_room_for(drafting_checkpoint, 8)) as engine:
-        assert rows == [(300, 2), (3, 2), (300, 8), (3, 8)]
+        assert rows[:4] == [(300, 2), (3, 2), (300, 8), (3, 8)]
+        assert [prefill for prefill, _ in rows[2::2]] == [300, 150, 75, 37, 18, 9, 4, 2, 1]
+        assert [decode for decode, _ in rows[3::2]] == [3, *[1] * 8]
         assert engine.failure is None
 
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
 from thalweg.engine.model_device import ModelDevice
+from thalweg.interfaces import DraftRows, DraftSampler, TargetRows
 from thalweg.kernels import unserved_ops
 from thalweg.kernels.sm90.library import ARCHITECTURE
+from thalweg.model import small_config, write_random_checkpoint
 
 
 @cache
@@ -29,6 +33,45 @@ def prompts(count: int, vocab_size: int, *, seed: int = 0, longest: int = 60) ->
     random = np.random.default_rng(seed)
     lengths = random.integers(1, longest, count)
     return [[0, *random.choice(random.integers(5, vocab_size, 12), length).tolist()] for length in lengths]
+
+
+def write_drafting_checkpoint(path: Path) -> None:
+    """Random weights with the widths of the embedded checkpoint, and a drafter of one layer and five tokens."""
+    from thalweg.tiny import checkpoint_path  # not a dependency of tests without a GPU
+
+    text = json.loads((checkpoint_path() / "config.json").read_text())["text_config"]
+    for name in ("engram_num_embeddings", "engram_compressed_vocab_size"):
+        del text[name]
+    write_random_checkpoint(path, small_config(**text | {"num_nextn_predict_layers": 1}), seed=4)
+
+
+class TextDrafter:
+    """Drafts what a greedy run without drafts has said, wrong at every fourth position; on the GPU.
+
+    texts: of every sequence, in the order in which they are added, prompt included.
+    """
+
+    draft_length = 3
+    target_layer_ids = ()
+
+    def __init__(self, texts: list[list[int]]) -> None:
+        table = torch.zeros(len(texts), max(map(len, texts)) + 1 + self.draft_length, dtype=torch.int32)
+        for row, text in enumerate(texts):
+            table[row, : len(text)] = torch.tensor(text)
+        table[:, ::4] = 5
+        self._table = table.cuda()
+
+    def observe(self, rows: TargetRows) -> None:
+        """It knows what will be said."""
+
+    def propose(self, rows: DraftRows, sampler: DraftSampler) -> tuple[torch.Tensor, torch.Tensor]:
+        """Reads the table."""
+        numbers = rows.sequence_ids % self._table.shape[0]
+        sequences = torch.from_numpy(numbers).pin_memory().to("cuda", non_blocking=True)
+        places = rows.positions[:, None] + 1 + torch.arange(self.draft_length, device="cuda")
+        places = places.clamp(max=self._table.shape[1] - 1).long()
+        drafts = self._table[sequences[:, None], places]
+        return drafts, torch.full(drafts.shape, 0.8, device="cuda")
 
 
 class LogitWatch:

@@ -26,7 +26,7 @@ from thalweg.engine.loading import (
     load_draft_network,
     load_model,
 )
-from thalweg.engine.memory_profile import measure_needs, run_largest_steps
+from thalweg.engine.memory_profile import measure_needs, warm_up
 from thalweg.engine.pool_sizes import DEVICE_MEMORY_FRACTION, PoolSizes, size_pools, smallest_pools
 from thalweg.engine.runner import StreamRunner
 from thalweg.engine.statistics import Capacity
@@ -98,7 +98,7 @@ def build_engine(
         if maker.has_graphs:
             maker.capture(device, maker.step_sizes, maker.draft_sizes)
         if backend.memory() is not None:
-            run_largest_steps(maker, device, _most_tokens(maker))  # what they need is there when requests come
+            warm_up(maker, device, _most_tokens(maker))
         if config.speculation.variable_length:
             curve = curve or kept_or_measured_curve(
                 config, path, facts, device.drafter, backend, device, inputs, maker.step_sizes, is_writer=rank == 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -13,6 +13,7 @@ from thalweg.engine.runner import StreamRunner
 from thalweg.engine.worst_case import BLOCK, STATE_SLOT, costly_rows, worst_decode, worst_prefill
 from thalweg.interfaces import Backend, CapacityError, DeviceMemory, InvariantError
 from thalweg.kernels.backends.fifo import LaunchedWorkError
+from thalweg.scheduler.config import SchedulerConfig
 
 _LOG = logging.getLogger(__name__)
 
@@ -68,8 +69,26 @@ def device_memory(backend: Backend) -> DeviceMemory:
 
 
 def run_largest_steps(maker: DeviceMaker, device: ModelDevice, num_tokens: int) -> None:
-    """A prefill and a decode step, sampled, on a block and a slot that nobody has yet. Waits for the device."""
-    facts, scheduler, block_size = maker.model.config, maker.config.scheduler, maker.geometry.tokens_per_block
+    """A prefill and a decode step, sampled, on a block and a slot that nobody has yet. Waits for the device.
+
+    num_tokens: most query tokens of a prefill.
+    """
+    _run(maker, device, maker.config.scheduler, num_tokens)
+
+
+def warm_up(maker: DeviceMaker, device: ModelDevice, num_tokens: int) -> None:
+    """Run the largest steps, then smaller ones, each of half as many tokens and sequences as the one before.
+
+    Kernels are chosen by numbers of rows: afterwards those of every step have been built, and memory for it is there.
+    """
+    scheduler, count = maker.config.scheduler, maker.config.scheduler.max_num_seqs
+    while num_tokens or count:
+        _run(maker, device, replace(scheduler, max_num_seqs=max(count, 1)), max(num_tokens, 1))
+        num_tokens, count = num_tokens // 2, count // 2
+
+
+def _run(maker: DeviceMaker, device: ModelDevice, scheduler: SchedulerConfig, num_tokens: int) -> None:
+    facts, block_size = maker.model.config, maker.geometry.tokens_per_block
     tail_length = facts.engram_max_ngram_size if facts.engram_layer_ids else 1
     runner = StreamRunner(maker.backend, device, maker.inputs())
     for plan in (
