@@ -17,27 +17,27 @@ ops = bind("cpu", batch_invariant=True)
 
 
 def test_packed_weights_are_those_of_the_checkpoint() -> None:
-    codes, scales = random_checkpoint(3, 128, 256)
+    codes, scales = random_checkpoint(3, 256, 256)
     weights = pack_expert_weights(codes, scales)
-    assert (weights.num_experts, weights.out_features, weights.in_features) == (3, 128, 256)
+    assert (weights.num_experts, weights.out_features, weights.in_features) == (3, 256, 256)
     for expert in range(3):
         assert torch.equal(weights.dequantized(expert), dequantize_mxfp4(codes[expert], scales[expert]))
 
 
 def test_a_word_of_packed_weights_is_two_shifts_away_from_e4m3() -> None:
-    codes, scales = random_checkpoint(1, 64, 128)
-    words = pack_expert_weights(codes, scales).tiles[0, 0, 0, :4096].view(4, 2, 8, 4, 4, 4)
+    codes, scales = random_checkpoint(1, 256, 128)
+    words = pack_expert_weights(codes, scales).tiles[0, :, 0, :4096].reshape(16, 2, 8, 4, 4, 4)
     first = words & 0x9C
     second = (words << 2 & 0x8C) | (words >> 2 & 0x10)
-    values = dequantize_mxfp4(codes[0], torch.full_like(scales[0], 127)).view(4, 2, 8, 4, 2, 4, 4)
+    values = dequantize_mxfp4(codes[0], torch.full_like(scales[0], 127)).view(16, 2, 8, 4, 2, 4, 4)
     for half, found in enumerate((first, second)):
         decoded = found.contiguous().view(torch.float8_e4m3fn).float() * 64
         assert torch.equal(decoded, values[:, :, :, :, half].transpose(3, 4))
 
 
 def test_experts_can_be_stored_one_by_one() -> None:
-    codes, scales = random_checkpoint(2, 64, 128)
-    weights = ExpertWeights.empty(2, 64, 128, "cpu")
+    codes, scales = random_checkpoint(2, 256, 128)
+    weights = ExpertWeights.empty(2, 256, 128, "cpu")
     for expert in (1, 0):
         weights.store(expert, codes[expert], scales[expert])
     assert torch.equal(weights.tiles, pack_expert_weights(codes, scales).tiles)
@@ -66,7 +66,7 @@ def test_a_plan_sorts_slots_by_expert_and_keeps_their_order(tokens: int, slots: 
 
 @pytest.mark.parametrize("gather", [False, True])
 def test_products_are_those_of_the_rows_experts(gather: bool) -> None:
-    checkpoint, x = random_checkpoint(5, 64, 128), random_rows(12, 128)
+    checkpoint, x = random_checkpoint(5, 256, 128), random_rows(12, 128)
     ids, weights = random_slots(12, 2, 5, unused=0.2)
     plan = plan_experts(ids, weights, 5)
     rows = x if gather else Mxfp8Rows(*(part[plan.tokens.long().clamp(min=0)] for part in x))
@@ -88,25 +88,25 @@ def test_a_token_gets_its_experts_and_the_shared_one() -> None:
 
 def test_no_rows_at_all() -> None:
     plan = plan_experts(torch.empty(0, 6, dtype=torch.int64), torch.empty(0, 6), 4)
-    weights = pack_expert_weights(*random_checkpoint(4, 64, 128))
+    weights = pack_expert_weights(*random_checkpoint(4, 256, 128))
     outputs = ops.expert_linear(random_rows(0, 128), weights, plan, gather=True)
-    assert outputs.shape == (0, 64)
-    assert ops.combine_experts(outputs, outputs, plan).shape == (0, 64)
+    assert outputs.shape == (0, 256)
+    assert ops.combine_experts(outputs, outputs, plan).shape == (0, 256)
 
 
 def test_tiles_are_wide_enough_for_twice_the_average() -> None:
-    assert [tile_width(rows, 384) for rows in (6, 384, 1536, 1537)] == [8, 8, 8, 16]
+    assert [tile_width(rows, 384) for rows in (6, 384, 1536, 1537, 3073, 49152)] == [8, 8, 8, 16, 64, 256]
 
 
 def test_errors_name_what_is_wrong() -> None:
-    codes, scales = random_checkpoint(2, 64, 128)
-    with pytest.raises(ConfigError, match="out_features of an expert is 96; it must be a positive multiple of 64"):
+    codes, scales = random_checkpoint(2, 256, 128)
+    with pytest.raises(ConfigError, match="out_features of an expert is 96; it must be a positive multiple of 256"):
         ExpertWeights.empty(2, 96, 128, "cpu")
     with pytest.raises(
-        ConfigError, match=r"scales of an expert are torch.uint8 \[64, 3\]; uint8 \[64, 4\] is required"
+        ConfigError, match=r"scales of an expert are torch.uint8 \[256, 3\]; uint8 \[256, 4\] is required"
     ):
         pack_expert_weights(codes, scales[:, :, :3])
-    with pytest.raises(ConfigError, match=r"codes are \[64, 64\] and scales \[64, 4\]; \[E, o, i / 2\]"):
+    with pytest.raises(ConfigError, match=r"codes are \[256, 64\] and scales \[256, 4\]; \[E, o, i / 2\]"):
         pack_expert_weights(codes[0], scales[0])
     ids, slot_weights = random_slots(3, 2, 4)
     with pytest.raises(ConfigError, match=r"ids are torch.int32 \[3, 2\]; int64 \[T, k\] is required"):

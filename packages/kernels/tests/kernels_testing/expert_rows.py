@@ -22,7 +22,7 @@ def by_slot(rows: Tensor, positions: Tensor) -> Tensor:
 @rows_of("pack_expert_weights", counts=(1, 2, 5))
 def pack_expert_weights_rows() -> RowCall:
     """Experts are the rows."""
-    codes, scales = random_checkpoint(TOKENS, 64, 128)
+    codes, scales = random_checkpoint(TOKENS, 256, 128)
     return lambda op, ids: op(codes[ids], scales[ids]).tiles
 
 
@@ -42,7 +42,7 @@ def plan_experts_rows() -> RowCall:
 
 @rows_of("expert_linear", counts=(1, 2, 5, 8, 33), gather=(False, True))
 def expert_linear_rows(gather: bool) -> RowCall:
-    weights = pack_expert_weights(*random_checkpoint(EXPERTS, 128, 256))
+    weights = pack_expert_weights(*random_checkpoint(EXPERTS, 256, 256))
     x, (ids, row_weights) = random_rows(TOKENS, 256), random_slots(TOKENS, SLOTS, EXPERTS)
 
     def call(op: Op, rows: Tensor) -> Tensor:

@@ -19,6 +19,8 @@ from thalweg.kernels.reference.quant import MX_GROUP, dequantize_mxfp4
 
 TILE_ROWS = 64
 TILE_COLUMNS = 128
+BLOCK_ROWS = 256
+"""What the rows of a weight must be a multiple of: the most that kernels take at once."""
 CODE_BYTES = TILE_ROWS * TILE_COLUMNS // 2
 TILE_BYTES = CODE_BYTES + TILE_ROWS * TILE_COLUMNS // MX_GROUP
 
@@ -38,7 +40,7 @@ class ExpertWeights:
     def empty(num_experts: int, out_features: int, in_features: int, device: torch.device | str) -> ExpertWeights:
         """Room for weights, to be stored expert by expert. Raises ConfigError for sizes that tiles do not divide."""
         for name, size, tile in (
-            ("out_features", out_features, TILE_ROWS),
+            ("out_features", out_features, BLOCK_ROWS),
             ("in_features", in_features, TILE_COLUMNS),
         ):
             if size <= 0 or size % tile:
@@ -86,11 +88,12 @@ def pack_expert_weights(codes: Tensor, scales: Tensor) -> ExpertWeights:
     """Pack codes uint8 [E, o, i / 2] (even column in the low nibble) and scales uint8 [E, o, i / 32] of experts.
 
     Needs memory for one expert beside the result. Where the checkpoint's tensors and the packed ones do not fit side by
-    side, make `ExpertWeights.empty` and `store` one expert after the other. o must be a multiple of 64, i of 128.
+    side, make `ExpertWeights.empty` and `store` one expert after the other. o must be a multiple of 256, i of 128.
     """
     if codes.dim() != 3 or scales.dim() != 3 or codes.shape[0] != scales.shape[0]:
         raise ConfigError(
-            f"codes are {list(codes.shape)} and scales {list(scales.shape)}; [E, o, i / 2] and [E, o, i / 32] are required"
+            f"codes are {list(codes.shape)} and scales {list(scales.shape)}; "
+            "[E, o, i / 2] and [E, o, i / 32] are required"
         )
     weights = ExpertWeights.empty(codes.shape[0], codes.shape[1], 2 * codes.shape[2], codes.device)
     for expert in range(codes.shape[0]):

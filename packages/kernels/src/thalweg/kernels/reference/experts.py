@@ -15,7 +15,7 @@ from thalweg.kernels.reference.expert_weights import ExpertWeights, pack_expert_
 from thalweg.kernels.reference.gemm import grouped_matmul
 from thalweg.kernels.reference.quant import MX_GROUP, dequantize_mxfp8
 
-WIDTHS = (8, 16)
+WIDTHS = (8, 16, 64, 256)
 """Rows that one tile of an expert may have."""
 PLACE_ALIGNMENT = 8
 """Rows of an expert start at a multiple of this where they are laid out for a device."""

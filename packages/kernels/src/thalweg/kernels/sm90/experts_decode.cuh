@@ -1,0 +1,261 @@
+// Few rows per expert: all of the time goes into fetching the touched weights once and bringing them to the tensor cores.
+//
+// A block stays on its multiprocessor and takes a range of units, 64 weight rows of one tile of rows each. One thread
+// fetches packed tiles of 64 x 128 weights into a ring. Each group of four warps takes every GROUPS-th of them: codes go
+// to registers, two shifts and masks away from e4m3 (exact), and from there into FP8 products with the rows' codes, which
+// stay in shared memory as long as the tile of rows is the same. A product covers 32 columns, one group of scales; its
+// float32 sum is scaled and added by ordinary arithmetic. At the end of a unit the groups' sums are added in their order.
+
+namespace thalweg {
+
+// out = weights [64 x 32 of e4m3] * rows [WIDTH x 32]; not added to what out held.
+template <int WIDTH>
+__device__ __forceinline__ void product_e4m3(float (&out)[WIDTH / 2], const uint32_t (&a)[4], uint64_t rows) {
+  using tl::DataType;
+  tl::wgmma_rs<DataType::kFloat8_e4m3, DataType::kFloat8_e4m3, DataType::kFloat32, 64, WIDTH, 32, false, false>(
+      a, rows, reinterpret_cast<uint32_t*>(out), false);
+}
+
+// Eight packed codes as the two words of e4m3 that a lane gives to a product, times 2^-6.
+__device__ __forceinline__ uint32_t first_codes(uint32_t word) { return word & 0x9c9c9c9cu; }
+__device__ __forceinline__ uint32_t second_codes(uint32_t word) {
+  return ((word << 2) & 0x8c8c8c8cu) | ((word >> 2) & 0x10101010u);
+}
+
+// 2^(byte - 127) of byte `index` of a word.
+__device__ __forceinline__ float scale_of(uint32_t word, int index) {
+  return __uint_as_float((index == 3 ? word >> 1 : word << (23 - 8 * index)) & 0x7f800000u);
+}
+
+template <int WIDTH, int GROUPS, int STAGES, int STEPS>
+struct ExpertDecode {
+  static constexpr int kConsumers = GROUPS * 128;
+  static constexpr int kOwnSteps = (STEPS + GROUPS - 1) / GROUPS;
+  static constexpr int kPartialStride = kTileRows + 4;  // floats; keeps writes of a warp on different banks
+  static constexpr int kRowBytes = STEPS * WIDTH * kTileColumns;
+  static constexpr int kScaleBytes = STEPS * 4 * WIDTH * 4;
+  static constexpr int kRingBytes = STAGES * kTileBytes;
+  static constexpr int kPartialBytes = GROUPS * WIDTH * kPartialStride * 4;
+
+  uint8_t* shared;
+  uint32_t rows_at, scales_at, ring_at, full_at, empty_at;
+  float* partials;
+
+  __device__ __forceinline__ explicit ExpertDecode(uint8_t* memory) : shared(memory) {
+    rows_at = shared_address(memory);
+    scales_at = rows_at + kRowBytes;
+    ring_at = scales_at + kScaleBytes;
+    partials = reinterpret_cast<float*>(memory + kRowBytes + kScaleBytes + kRingBytes);
+    full_at = ring_at + kRingBytes + 2 * kPartialBytes;
+    empty_at = full_at + 8 * STAGES;
+  }
+
+  __device__ __forceinline__ void init() const {
+    if (threadIdx.x == 0) {
+      for (int stage = 0; stage < STAGES; ++stage) {
+        barrier_init(full_at + 8 * stage, 1);
+        barrier_init(empty_at + 8 * stage, 4);
+      }
+      publish_shared();
+    }
+    __syncthreads();
+  }
+
+  __device__ __forceinline__ void fetch(const uint8_t* weights, const int4* table, int blocks, int first, int last) const {
+    int stage = 0;
+    uint32_t phase = 1;
+    for (int unit = first; unit < last; ++unit) {
+      const int expert = __ldg(&table[unit / blocks].x);
+      const uint8_t* from = weights + (int64_t(expert) * blocks + unit % blocks) * (STEPS * kTileBytes);
+      for (int step = 0; step < STEPS; ++step, from += kTileBytes) {
+        barrier_wait(empty_at + 8 * stage, phase);
+        barrier_expect(full_at + 8 * stage, kTileBytes);
+        fetch_once(ring_at + stage * kTileBytes, from, kTileBytes, full_at + 8 * stage);
+        if (++stage == STAGES) stage = 0, phase ^= 1;
+      }
+    }
+  }
+
+  // This group's columns of the rows of a tile: codes as they are, swizzled, and scales as floats, times 2^6.
+  // tokens: which row of codes and scales each sorted row is; nullptr: they are sorted themselves.
+  __device__ __forceinline__ void load_rows(const uint8_t* codes, const uint8_t* scales, const int* tokens, int4 tile,
+                                            int group, int thread) const {
+    constexpr int kChunks = (kOwnSteps * WIDTH * 8 + 127) / 128, kWords = (kOwnSteps * WIDTH + 127) / 128;
+    const int row = thread / 8 % WIDTH;
+    uint4 chunk[kChunks];
+    if (row < tile.z) {
+      const int from = tokens ? tokens[tile.y + row] : tile.y + row;
+#pragma unroll
+      for (int i = 0; i < kChunks; ++i) {
+        const int step = group + GROUPS * (i * 16 / WIDTH + thread / 8 / WIDTH);
+        if (step < STEPS)
+          chunk[i] = *reinterpret_cast<const uint4*>(codes + (int64_t(from) * STEPS + step) * 128 + thread % 8 * 16);
+      }
+#pragma unroll
+      for (int i = 0; i < kChunks; ++i) {
+        const int step = group + GROUPS * (i * 16 / WIDTH + thread / 8 / WIDTH);
+        if (step < STEPS)
+          *reinterpret_cast<uint4*>(shared + (step * WIDTH + row) * 128 + ((thread % 8 ^ row % 8) << 4)) = chunk[i];
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kWords; ++i) {
+      const int own = (i * 128 + thread) / WIDTH, step = group + GROUPS * own, column = thread % WIDTH;
+      if (own < kOwnSteps && step < STEPS) {
+        uint32_t word = 0;
+        if (column < tile.z) {
+          const int from = tokens ? tokens[tile.y + column] : tile.y + column;
+          word = *reinterpret_cast<const uint32_t*>(scales + (int64_t(from) * STEPS + step) * 4);
+        }
+        float* to = reinterpret_cast<float*>(shared + kRowBytes) + step * 4 * WIDTH + column;
+#pragma unroll
+        for (int j = 0; j < 4; ++j) to[j * WIDTH] = __uint_as_float((((word >> (8 * j)) & 0xff) + 6) << 23);
+      }
+    }
+  }
+
+  // What a lane has of one tile of weights.
+  struct Weights {
+    uint32_t upper[4], lower[4], upper_scales, lower_scales;
+  };
+
+  __device__ __forceinline__ Weights take(int turn, int warp, int lane) const {
+    const int lap = turn / STAGES, stage = turn - lap * STAGES;
+    const uint32_t tile = ring_at + stage * kTileBytes + warp * 1024 + lane * 16;
+    const uint32_t scales = ring_at + stage * kTileBytes + kCodeBytes + (warp * 16 + lane / 4) * 4;
+    barrier_wait(full_at + 8 * stage, lap & 1);
+    const uint4 up = load_shared_16(tile), low = load_shared_16(tile + 512);
+    const Weights weights = {{up.x, up.y, up.z, up.w}, {low.x, low.y, low.z, low.w}, load_shared_4(scales),
+                             load_shared_4(scales + 32)};
+    __syncwarp();
+    if (lane == 0) barrier_arrive(empty_at + 8 * stage);
+    return weights;
+  }
+
+  // Start the products of half a tile of weights, two groups of columns.
+  template <int HALF>
+  __device__ __forceinline__ void start(float (&part)[2][WIDTH / 2], const Weights& weights, int step) const {
+    uint32_t a[2][4];
+#pragma unroll
+    for (int j = 0; j < 2; ++j) {
+      const uint32_t upper = weights.upper[2 * HALF + j], lower = weights.lower[2 * HALF + j];
+      a[j][0] = first_codes(upper), a[j][1] = first_codes(lower);
+      a[j][2] = second_codes(upper), a[j][3] = second_codes(lower);
+    }
+    const uint64_t rows = row_matrix(rows_at + step * (WIDTH * 128));
+    products_begin();
+#pragma unroll
+    for (int j = 0; j < 2; ++j) product_e4m3<WIDTH>(part[j], a[j], rows + 2 * (2 * HALF + j));
+    products_commit();
+  }
+
+  // Scale the products of half a tile, and add them to sums.
+  template <int HALF>
+  __device__ __forceinline__ void add(float (&sums)[WIDTH / 2], float (&part)[2][WIDTH / 2], const Weights& weights,
+                                      int step) const {
+    settle(part[0]);
+    settle(part[1]);
+    const float* factors = reinterpret_cast<const float*>(shared + kRowBytes) + step * 4 * WIDTH + threadIdx.x % 4 * 2;
+#pragma unroll
+    for (int j = 0; j < 2; ++j) {
+      const float upper = scale_of(weights.upper_scales, 2 * HALF + j);
+      const float lower = scale_of(weights.lower_scales, 2 * HALF + j);
+#pragma unroll
+      for (int n = 0; n < WIDTH / 8; ++n) {
+        const float2 factor = *reinterpret_cast<const float2*>(factors + (2 * HALF + j) * WIDTH + n * 8);
+        sums[4 * n + 0] += part[j][4 * n + 0] * (upper * factor.x);
+        sums[4 * n + 1] += part[j][4 * n + 1] * (upper * factor.y);
+        sums[4 * n + 2] += part[j][4 * n + 2] * (lower * factor.x);
+        sums[4 * n + 3] += part[j][4 * n + 3] * (lower * factor.y);
+      }
+    }
+  }
+
+  // Add the products of a group's tiles of one unit: while those of one half are scaled, those of the other are formed.
+  // Products that go on into the next turn would do more, but the compiler makes them wait for each other.
+  __device__ __forceinline__ void multiply(float (&sums)[WIDTH / 2], int count, int group, int warp, int lane) const {
+    if (group >= STEPS) return;
+    Weights weights = take(count + group, warp, lane);
+#pragma unroll 1
+    for (int step = group; step < STEPS; step += GROUPS) {
+      float first[2][WIDTH / 2], second[2][WIDTH / 2];
+      start<0>(first, weights, step);
+      start<1>(second, weights, step);
+      Weights next = weights;
+      if (step + GROUPS < STEPS) next = take(count + step + GROUPS, warp, lane);
+      products_wait<1>();
+      add<0>(sums, first, weights, step);
+      products_wait<0>();
+      add<1>(sums, second, weights, step);
+      weights = next;
+    }
+  }
+
+  // Add what the groups have, in their order, and write the rows that there are.
+  __device__ __forceinline__ void finish(const float (&sums)[WIDTH / 2], float* buffer, __nv_bfloat16* out, int out_rows,
+                                         int block, int4 tile, int group, int warp, int lane) const {
+    float* mine = buffer + group * WIDTH * kPartialStride + lane % 4 * 2 * kPartialStride + warp * 16 + lane / 4;
+#pragma unroll
+    for (int n = 0; n < WIDTH / 8; ++n)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) mine[(n * 8 + i % 2) * kPartialStride + i / 2 * 8] = sums[4 * n + i];
+    wait_for_others(1, kConsumers);
+    for (int item = threadIdx.x; item < WIDTH * 32; item += kConsumers) {
+      const int row = item / 32, pair = item % 32;
+      if (row < tile.z) {
+        float2 total = {0, 0};
+#pragma unroll
+        for (int g = 0; g < GROUPS; ++g) {
+          const float2 one = *reinterpret_cast<const float2*>(buffer + (g * WIDTH + row) * kPartialStride + pair * 2);
+          total.x += one.x, total.y += one.y;
+        }
+        *reinterpret_cast<__nv_bfloat162*>(out + int64_t(tile.y + row) * out_rows + block * kTileRows + pair * 2) =
+            __float22bfloat162_rn(total);
+      }
+    }
+  }
+
+  __device__ __forceinline__ void run(const uint8_t* codes, const uint8_t* scales, const uint8_t* weights,
+                                      const int4* table, const int* num_tiles, const int* tokens, __nv_bfloat16* out,
+                                      int blocks) const {
+    init();
+    const int64_t units = int64_t(*num_tiles) * blocks;
+    const int first = units * blockIdx.x / gridDim.x, last = units * (blockIdx.x + 1) / gridDim.x;
+    const int group = uniform(threadIdx.x / 128), warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
+    if (group == GROUPS) {
+      give_registers();
+      if (threadIdx.x == kConsumers) fetch(weights, table, blocks, first, last);
+      return;
+    }
+    take_registers<GROUPS>();
+    int4 tile = {-1, 0, 0, 0};
+    int known = -1, count = 0;
+    for (int unit = first; unit < last; ++unit, count += STEPS) {
+      if (unit / blocks != known) {
+        known = unit / blocks;
+        tile = __ldg(&table[known]);
+        wait_for_others(2 + group, 128);
+        load_rows(codes, scales, tokens, tile, group, threadIdx.x % 128);
+        publish_shared();
+        wait_for_others(2 + group, 128);
+      }
+      float sums[WIDTH / 2] = {};
+      multiply(sums, count, group, warp, lane);
+      float* buffer = partials + (unit - first) % 2 * (kPartialBytes / 4);
+      finish(sums, buffer, out, blocks * kTileRows, unit % blocks, tile, group, warp, lane);
+    }
+  }
+};
+
+template <int WIDTH, int GROUPS, int STAGES, int STEPS>
+__device__ __forceinline__ void expert_decode(void* shared, const void* codes, const void* scales, const void* weights,
+                                              const void* table, const void* num_tiles, const void* tokens, void* out,
+                                              int blocks, bool gather) {
+  ExpertDecode<WIDTH, GROUPS, STAGES, STEPS>(static_cast<uint8_t*>(shared))
+      .run(static_cast<const uint8_t*>(codes), static_cast<const uint8_t*>(scales),
+                            static_cast<const uint8_t*>(weights), static_cast<const int4*>(table),
+                            static_cast<const int*>(num_tiles), gather ? static_cast<const int*>(tokens) : nullptr,
+                            static_cast<__nv_bfloat16*>(out), blocks);
+}
+
+}  // namespace thalweg

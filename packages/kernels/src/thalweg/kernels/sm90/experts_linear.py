@@ -1,0 +1,192 @@
+"""Products of routed experts on Hopper, on MXFP4 weights in packed tiles and rows in MXFP8.
+
+The bodies are CUDA C++: TileLang has no pipeline that goes on from one tile of work to the next, and none in which
+a product's result is scaled group by group while the next weights are decoded in registers.
+"""
+# Without postponed annotations: those of the kernel are its arguments' types to TileLang.
+# mypy: disable-error-code="valid-type, name-defined, untyped-decorator"
+
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from thalweg.kernels.native_formats import Mxfp8Rows
+from thalweg.kernels.reference.expert_weights import TILE_BYTES, TILE_COLUMNS, TILE_ROWS, ExpertWeights
+from thalweg.kernels.reference.experts import ExpertPlan, check_rows
+from thalweg.kernels.registry import Implementation
+from thalweg.kernels.sm90.experts_rows import widen_kernel, widened
+from thalweg.kernels.sm90.library import ARCHITECTURE, compiled, tilelang
+from thalweg.kernels.sm90.tensors import check_device
+
+DECODE_WIDTH = 16
+"""Tiles of at most so many rows are multiplied in FP8."""
+PREFILL_WIDTHS = (64, 256)
+"""Widths of tiles that there are products in bfloat16 for."""
+SHARED_BYTES = 227 * 1024
+"""Shared memory that one block may have."""
+MULTIPROCESSORS = 132
+
+
+def source(*parts: str) -> str:
+    """CUDA C++ of products."""
+    return "".join((Path(__file__).parent / f"experts_{part}.cuh").read_text() for part in ("tiles", *parts))
+
+
+@functools.cache
+def decode_kernel(
+    steps: int,
+    width: int,
+    blocks: int = MULTIPROCESSORS,
+    groups: int | None = None,
+    max_stages: int = 32,
+    architecture: str = ARCHITECTURE,
+) -> Any:
+    """The compiled kernel for tiles of at most `width` rows (8, 16) of 128 * steps columns.
+
+    blocks: of the grid, one per multiprocessor; groups: of four warps that multiply.
+    """
+    T = tilelang().language
+    groups = groups or {8: 6, 16: 4}[width]
+    rows_bytes = steps * width * (TILE_COLUMNS + 4 * 4)
+    partial_bytes = 2 * groups * width * (TILE_ROWS + 4) * 4
+    stages = min(max_stages, (SHARED_BYTES - 1024 - rows_bytes - partial_bytes) // (TILE_BYTES + 16))
+    shared_bytes = rows_bytes + partial_bytes + stages * (TILE_BYTES + 16)
+    call = f"thalweg::expert_decode<{width}, {groups}, {stages}, {steps}>"
+    num_rows, num_sorted, num_bytes = T.dynamic("num_rows"), T.dynamic("num_sorted"), T.dynamic("num_bytes", "int64")
+    num_tiles, out_features = T.dynamic("num_tiles"), T.dynamic("out_features")
+
+    @T.prim_func
+    def expert_linear_decode(
+        codes: T.Tensor((num_rows, steps * TILE_COLUMNS), "uint8"),
+        scales: T.Tensor((num_rows, steps * 4), "uint8"),
+        weights: T.Tensor((num_bytes,), "uint8"),
+        tiles: T.Tensor((num_tiles, 4), "int32"),
+        used_tiles: T.Tensor((1,), "int32"),
+        tokens: T.Tensor((num_sorted,), "int32"),
+        out: T.Tensor((num_sorted, out_features), "bfloat16"),
+        gather: T.bool,
+    ) -> None:
+        with T.Kernel(blocks, threads=groups * 128 + 128):
+            T.import_source(source("decode"))
+            shared = T.alloc_shared((shared_bytes,), "uint8")
+            T.call_extern(
+                "handle",
+                call,
+                T.address_of(shared[0]),
+                T.address_of(codes[0, 0]),
+                T.address_of(scales[0, 0]),
+                T.address_of(weights[0]),
+                T.address_of(tiles[0, 0]),
+                T.address_of(used_tiles[0]),
+                T.address_of(tokens[0]),
+                T.address_of(out[0, 0]),
+                T.truncdiv(out_features, TILE_ROWS),
+                gather,
+            )
+
+    return compiled(expert_linear_decode, architecture)
+
+
+@functools.cache
+def prefill_kernel(steps: int, width: int, blocks: int = MULTIPROCESSORS, architecture: str = ARCHITECTURE) -> Any:
+    """The compiled kernel for tiles of at most `width` rows (64, 256) of 128 * steps columns, widened before."""
+    T = tilelang().language
+    row_blocks = {64: 4, 256: 2}[width]
+    stage_bytes = 2 * width * TILE_COLUMNS + -(-row_blocks * TILE_BYTES // 1024) * 1024
+    stages = (SHARED_BYTES - 1024) // stage_bytes
+    call = f"thalweg::expert_prefill<{width}, {row_blocks}, {stages}, {steps}>"
+    num_sorted, num_bytes = T.dynamic("num_sorted"), T.dynamic("num_bytes", "int64")
+    num_tiles, out_features, places = T.dynamic("num_tiles"), T.dynamic("out_features"), T.dynamic("places")
+
+    @T.prim_func
+    def expert_linear_prefill(
+        rows: T.Tensor((2 * steps, places, 64), "bfloat16"),
+        weights: T.Tensor((num_bytes,), "uint8"),
+        tiles: T.Tensor((num_tiles, 4), "int32"),
+        used_tiles: T.Tensor((1,), "int32"),
+        out: T.Tensor((num_sorted, out_features), "bfloat16"),
+    ) -> None:
+        with T.Kernel(blocks, threads=row_blocks * 128 + 128):
+            T.import_source(source("prefill"))
+            shared = T.alloc_shared((stages * (stage_bytes + 16),), "uint8")
+            T.call_extern(
+                "handle",
+                call,
+                T.address_of(shared[0]),
+                T.address_of(rows[0, 0, 0]),
+                T.address_of(weights[0]),
+                T.address_of(tiles[0, 0]),
+                T.address_of(used_tiles[0]),
+                T.address_of(out[0, 0]),
+                T.truncdiv(out_features, TILE_ROWS),
+                places,
+            )
+
+    return compiled(expert_linear_prefill, architecture)
+
+
+def expert_linear(x: Mxfp8Rows, weights: ExpertWeights, plan: ExpertPlan, *, gather: bool) -> Tensor:
+    """As the reference. Products of tiles of at most 16 rows are formed in FP8, others in bfloat16.
+
+    Tensor cores keep about 14 bits of a sum in FP8; such a sum is of 32 columns, and they are added in float32. So the
+    bits of a row depend on the width of tiles, which follows from the number of rows. In bfloat16, weights whose scale
+    is above 2 overflow.
+    """
+    return _expert_linear(x, weights, plan, gather, plan.width <= DECODE_WIDTH)
+
+
+def expert_linear_invariant(x: Mxfp8Rows, weights: ExpertWeights, plan: ExpertPlan, *, gather: bool) -> Tensor:
+    """As the reference, always in bfloat16, where sums are formed in one order whatever the tile."""
+    return _expert_linear(x, weights, plan, gather, False)
+
+
+def _expert_linear(x: Mxfp8Rows, weights: ExpertWeights, plan: ExpertPlan, gather: bool, is_fp8: bool) -> Tensor:
+    check_rows(x, weights, plan, gather)
+    check_device(codes=x.codes, scales=x.scales, weights=weights.tiles, tokens=plan.tokens)
+    out = torch.empty(plan.tokens.shape[0], weights.out_features, dtype=torch.bfloat16, device=x.codes.device)
+    if out.shape[0] == 0:
+        return out
+    steps, tiles = weights.in_features // TILE_COLUMNS, weights.tiles.view(-1)
+    blocks = torch.cuda.get_device_properties(out.device).multi_processor_count
+    with torch.cuda.device(out.device):
+        if is_fp8:
+            kernel = decode_kernel(steps, plan.width, blocks)
+            kernel(x.codes, x.scales, tiles, plan.tiles, plan.num_tiles, plan.tokens, out, gather)
+        else:
+            kernel = prefill_kernel(steps, max(plan.width, PREFILL_WIDTHS[0]), blocks)
+            kernel(widened(x, plan, gather), tiles, plan.tiles, plan.num_tiles, out)
+    return out
+
+
+IMPLEMENTATIONS = (
+    Implementation(
+        op="expert_linear",
+        backend="sm90",
+        provider="tilelang",
+        function=expert_linear,
+        priority=1,
+        deterministic=True,
+        graph_safe=True,
+    ),
+    Implementation(
+        op="expert_linear",
+        backend="sm90",
+        provider="tilelang",
+        function=expert_linear_invariant,
+        deterministic=True,
+        batch_invariant=True,
+        graph_safe=True,
+    ),
+)
+
+COMPILE_EXAMPLES: dict[str, Callable[[str], Any]] = {
+    "expert_linear_decode_gate_up": lambda architecture: decode_kernel(40, 8, architecture=architecture),
+    "expert_linear_decode_down": lambda architecture: decode_kernel(18, 16, architecture=architecture),
+    "expert_linear_prefill_gate_up": lambda architecture: prefill_kernel(40, 256, architecture=architecture),
+    "expert_linear_prefill_down": lambda architecture: prefill_kernel(18, 64, architecture=architecture),
+    "widen_rows": lambda architecture: widen_kernel(5120, architecture),
+}

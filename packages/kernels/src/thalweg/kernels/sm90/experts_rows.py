@@ -1,0 +1,96 @@
+"""Rows of experts as their products in bfloat16 read them."""
+# Without postponed annotations: those of the kernel are its arguments' types to TileLang.
+# mypy: disable-error-code="valid-type, name-defined, untyped-decorator"
+
+import functools
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from thalweg.kernels.native_formats import Mxfp8Rows
+from thalweg.kernels.reference.experts import PLACE_ALIGNMENT, ExpertPlan
+from thalweg.kernels.reference.quant import MX_GROUP
+from thalweg.kernels.sm90.library import ARCHITECTURE, compiled, tilelang
+
+PIECE = 64
+"""Columns that lie together: 128 bytes, the period of a swizzle."""
+PART = 16
+"""Columns that one thread takes."""
+THREADS = 256
+
+
+MOST_ROWS = 256
+"""Rows of the widest tile. A product reads up to so many from the first of a tile on, whether they are there or not."""
+
+
+def num_places(plan: ExpertPlan) -> int:
+    """Places that rows need at most if experts start at multiples of PLACE_ALIGNMENT, and those that products touch."""
+    num_rows = plan.tokens.shape[0]
+    aligned = num_rows + (PLACE_ALIGNMENT - 1) * min(num_rows, plan.num_experts)
+    return -(-aligned // PLACE_ALIGNMENT) * PLACE_ALIGNMENT + MOST_ROWS
+
+
+@functools.cache
+def widen_kernel(columns: int, architecture: str = ARCHITECTURE) -> Any:
+    """The compiled kernel: a block takes eight rows of a tile.
+
+    The order of columns is that in which packed weights come to the products: of 16 columns, first the even ones. Their
+    halves are swizzled within 128 bytes.
+    """
+    T = tilelang().language
+    num_rows, num_sorted, num_tiles = T.dynamic("num_rows"), T.dynamic("num_sorted"), T.dynamic("num_tiles")
+    places = T.dynamic("places")
+    items = PLACE_ALIGNMENT * columns // PART
+    parts = PIECE // PART
+
+    @T.prim_func
+    def widen_rows(
+        codes: T.Tensor((num_rows, columns), "float8_e4m3fn"),
+        scales: T.Tensor((num_rows, columns // MX_GROUP), "uint8"),
+        tiles: T.Tensor((num_tiles, 4), "int32"),
+        tokens: T.Tensor((num_sorted,), "int32"),
+        out: T.Tensor((columns // PIECE, places, PIECE), "bfloat16"),
+        parts_of_tile: T.int32,
+        gather: T.bool,
+    ) -> None:
+        with T.Kernel(num_tiles, parts_of_tile, threads=THREADS) as (tile, part):
+            narrow = T.alloc_local((PART,), "float8_e4m3fn")
+            wide = T.alloc_local((2, PART // 2), "bfloat16")
+            first, row, source = T.alloc_var("int32"), T.alloc_var("int32"), T.alloc_var("int32")
+            factor = T.alloc_var("float32")
+            first = part * PLACE_ALIGNMENT
+            for step in T.serial(-(-items // THREADS)):
+                item = step * THREADS + T.get_thread_binding()
+                row = first + item // parts % PLACE_ALIGNMENT
+                column = item // (parts * PLACE_ALIGNMENT) * PIECE + item % parts * PART
+                if item < items and row < tiles[tile, 2]:
+                    source = tiles[tile, 1] + row
+                    if gather:
+                        source = tokens[source]
+                    for i in T.vectorized(PART):
+                        narrow[i] = codes[source, column + i]
+                    factor = T.reinterpret(
+                        T.cast(scales[source, T.truncdiv(column, MX_GROUP)], "int32") << 23, "float32"
+                    )
+                    for i in T.unroll(PART):
+                        wide[i % 2, i // 2] = T.cast(T.cast(narrow[i], "float32") * factor, "bfloat16")
+                    for half in T.unroll(2):
+                        for i in T.vectorized(PART // 2):
+                            out[
+                                T.truncdiv(column, PIECE),
+                                tiles[tile, 3] + row,
+                                ((item % parts * 2 + half) ^ (row % PLACE_ALIGNMENT)) * (PART // 2) + i,
+                            ] = wide[half, i]
+
+    return compiled(widen_rows, architecture)
+
+
+def widened(x: Mxfp8Rows, plan: ExpertPlan, gather: bool) -> Tensor:
+    """Rows of x at the places of their tiles, bfloat16 [K / 64, places, 64], swizzled; others undefined."""
+    columns = x.codes.shape[1]
+    out = torch.empty(columns // PIECE, num_places(plan), PIECE, dtype=torch.bfloat16, device=x.codes.device)
+    codes = x.codes.view(torch.float8_e4m3fn)
+    parts = plan.width // PLACE_ALIGNMENT
+    widen_kernel(columns)(codes, x.scales, plan.tiles, plan.tokens, out, parts, gather)
+    return out
