@@ -17,11 +17,12 @@ from thalweg.engine.runner import StreamRunner
 from thalweg.interfaces import RequestOutput, StepPlan
 from thalweg.kernels import RecordFormat
 from thalweg.kernels.reference.cache import gather_records
-from thalweg.model import Model, write_random_checkpoint
+from thalweg.model import Model, NativeModel, write_random_checkpoint
 from thalweg.model.tiny import small_config
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+from devices import load_model, widths
 from preloaded import PreloadedPython
 from rollback_testing.models import TWO_LAYERS
 
@@ -147,10 +148,10 @@ def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
 def small_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A random model of two layers, for long runs: both compress ratios, window, indexer, experts, Engram."""
     path = tmp_path_factory.mktemp("small") / "checkpoint"
-    write_random_checkpoint(path, small_config(**TWO_LAYERS), seed=4)
+    write_random_checkpoint(path, small_config(**widths(), **TWO_LAYERS), seed=4)
     return str(path)
 
 
 @pytest.fixture(scope="session")
-def small_model(small_checkpoint: str) -> Model:
-    return Model.load(small_checkpoint, mode="plain", arithmetic="float32")
+def small_model(small_checkpoint: str) -> Model | NativeModel:
+    return load_model(small_checkpoint)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from async_testing.drafter import OracleDrafter
+from devices import engine_options, on_device
 from thalweg.engine import EngineConfig, LLMEngine, RequestOutput, SamplingParams, build_engine
 from thalweg.model import Model
 
@@ -110,8 +111,7 @@ def run(
     config = EngineConfig.build(
         environ={},
         model=checkpoint,
-        mode="plain",
-        arithmetic="float32",
+        **engine_options(mode="plain", arithmetic="float32"),
         async_scheduling=is_async,
         check_lengths=True,
         verification="coupled",
@@ -122,7 +122,8 @@ def run(
     if texts is not None and workload.draft_length:
         drafter = OracleDrafter(workload.draft_length, workload.accuracy, model.config.vocab_size)
     step_times = workload.step_times if drafter is not None else ()
-    with build_engine(config, model=model, core=core, drafter=drafter, step_times=step_times) as engine:
+    parts: Any = {"model": model, "core": core, "drafter": on_device(drafter), "step_times": step_times}
+    with build_engine(config, **parts) as engine:
         engine.tokenizer.eos_token_id = EOS
         result = Run()
         _watch(engine, result.seen)

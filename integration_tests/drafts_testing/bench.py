@@ -9,6 +9,7 @@ from typing import Any, Literal
 import tokenizers
 from tokenizers import Regex, decoders, models, pre_tokenizers
 
+from devices import bind_ops, make_backend, on_device
 from drafts_testing.device import TableDevice
 from drafts_testing.drafters import Choose, Confide, TableDrafter, drawn, even
 from drafts_testing.tables import Contexts, Tables
@@ -29,8 +30,7 @@ from thalweg.engine.token_rows import CompressedVocabulary
 from thalweg.engine.tokenizer import Tokenizer
 from thalweg.engine.upload import Uploader
 from thalweg.interfaces import GrammarCompiler, MaskFiller, RequestOutput, SamplingParams, VerifyBudget
-from thalweg.kernels import Registry, bind
-from thalweg.kernels.backends.cpu import CpuBackend
+from thalweg.kernels import Registry
 from thalweg.scheduler import Scheduler, SchedulerConfig, reference
 
 BLOCK, EOS = 8, 1
@@ -104,7 +104,8 @@ class Bench:
             draft_length=drafts,
         )
         self._set_curve(setup, config)
-        self.backend, ops = CpuBackend(), bind("cpu", batch_invariant=setup.batch_invariant, registry=setup.registry)
+        self.backend = make_backend()
+        ops = bind_ops(self.backend, batch_invariant=setup.batch_invariant, registry=setup.registry)
         upload = Uploader(self.backend)
         shape, vocabulary = MetadataShape(BLOCK, 0, 1, ()), CompressedVocabulary.none()
         self.contexts = Contexts(tables, num_slots, config.runtime_length(drafts))
@@ -119,7 +120,7 @@ class Bench:
             vocab_size=tables.vocab_size,
             num_draft_slots=config.max_num_seqs + 1,
             num_state_slots=num_slots,
-            drafter=self.drafter,
+            drafter=on_device(self.drafter),
             verification=setup.verification,
             draft_positions=setup.draft_positions,
             sampling=setup.sampling,

@@ -29,16 +29,20 @@ class TableDevice:
 
     def forward(self, prepared: Prepared) -> Forwarded:
         batch = prepared.batch
-        states = self._contexts.extend(prepared.state_slots, prepared.query_lengths, batch.positions, batch.token_ids)
-        selected = states if prepared.selected_rows is None else states[prepared.selected_rows]
-        return Forwarded(prepared, self._contexts.tables.after(selected), hidden=states)
+        rows = (prepared.state_slots, prepared.query_lengths, batch.positions, batch.token_ids)
+        states = self._contexts.extend(*(each.cpu() for each in rows))
+        selected = states if prepared.selected_rows is None else states[prepared.selected_rows.cpu()]
+        logits = self._contexts.tables.after(selected).to(batch.positions.device)
+        return Forwarded(prepared, logits, hidden=states)
 
     def sample(self, forwarded: Forwarded, inputs: SamplerInputs) -> Sampled:
         states = forwarded.hidden
         assert states is not None
-        return self._stage.run(
-            forwarded.prepared, forwarded.logits, inputs, lambda rows: self._contexts.tables.after(states[rows])
-        )
+
+        def logits_of(rows: torch.Tensor) -> torch.Tensor:
+            return self._contexts.tables.after(states[rows.cpu()]).to(rows.device)
+
+        return self._stage.run(forwarded.prepared, forwarded.logits, inputs, logits_of)
 
     def close(self) -> None:
         """Tables need no care."""
