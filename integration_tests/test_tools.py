@@ -1,8 +1,9 @@
-"""The check that keeps CUDA libraries out of CPU environments, and the figure of a trace."""
+"""The check that keeps CUDA libraries out of CPU environments, that of a wheelhouse, and the figure of a trace."""
 
 import os
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -54,3 +55,35 @@ def test_a_trace_is_drawn_from_the_launch_of_a_step(tmp_path: Path) -> None:
     result = subprocess.run([*command[:-1], "9", "--out", tmp_path / "none.svg"], capture_output=True, text=True)
     assert result.returncode == 1
     assert "has no launch of step 9" in result.stderr
+
+
+def write_wheel(folder: Path, name: str, version: str, *requires: str) -> None:
+    metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+    metadata += "".join(f"Requires-Dist: {line}\n" for line in requires)
+    with zipfile.ZipFile(folder / f"{name}-{version}-py3-none-any.whl", "w") as wheel:
+        wheel.writestr(f"{name}-{version}.dist-info/METADATA", metadata)
+
+
+def check_wheelhouse(folder: Path, *arguments: str) -> tuple[int, list[str]]:
+    command = [sys.executable, str(TOOLS / "wheelhouse.py"), str(folder), *arguments, "--python", "3.12"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    return done.returncode, done.stderr.splitlines()
+
+
+def test_a_wheelhouse_that_lacks_something_is_refused_with_who_needs_it(tmp_path: Path) -> None:
+    write_wheel(
+        tmp_path, "engine", "0.1.0", "numbers>=2", "torch>=2.11", "old; python_version < '3.12'", "nvcc; extra == 'gpu'"
+    )
+    write_wheel(tmp_path, "numbers", "1.9")
+    code, lines = check_wheelhouse(tmp_path, "engine[gpu]", "--provided", "torch==2.11.0+host")
+    assert code == 1
+    assert lines == ["missing: numbers>=2 for engine", 'missing: nvcc; extra == "gpu" for engine']
+    write_wheel(tmp_path, "numbers", "2.1", "torch")
+    (tmp_path / "numbers-1.9-py3-none-any.whl").unlink()
+    assert check_wheelhouse(tmp_path, "engine", "--provided", "torch==2.11.0+host") == (0, [])
+    code, lines = check_wheelhouse(tmp_path, "engine", "ninja")
+    assert lines == [
+        "missing: ninja for the command line",
+        "missing: torch for numbers",
+        "missing: torch>=2.11 for engine",
+    ]
