@@ -24,7 +24,8 @@ GIB = 1 << 30
 OPTIONS: dict[str, Any] = {
     "max_num_seqs": 3,
     "max_model_len": 300,
-    "max_num_batched_tokens": 300,
+    "max_num_batched_tokens": 128,
+    "chunked_prefill": True,
     "arithmetic": "float32",
     "graphs": False,
     "draft_length": 0,
@@ -107,7 +108,7 @@ def test_a_device_that_is_too_small_is_refused_with_what_is_needed(
         raise torch.OutOfMemoryError("tried to allocate 20 GiB")
 
     monkeypatch.setattr(ModelDevice, "forward", out_of_memory)
-    expected = "largest steps do not fit beside the model: max_num_batched_tokens 300, max_num_seqs 3; lower one"
+    expected = "largest steps do not fit beside the model: max_num_batched_tokens 128, max_num_seqs 3; lower one"
     with pytest.raises(CapacityError, match=expected):
         build(monkeypatch, drafting_checkpoint, with_room_for(drafting_checkpoint, 8))
 
@@ -124,9 +125,9 @@ def test_the_largest_steps_are_run_before_and_after_the_cache_is_made(
 
     monkeypatch.setattr(ModelDevice, "forward", watched)
     with build(monkeypatch, drafting_checkpoint, with_room_for(drafting_checkpoint, 8)) as engine:
-        assert rows[:4] == [(300, 2), (3, 2), (300, 8), (3, 8)]
-        assert [prefill for prefill, _ in rows[2::2]] == [300, 150, 75, 37, 18, 9, 4, 2, 1]
-        assert [decode for decode, _ in rows[3::2]] == [3, *[1] * 8]
+        assert rows[:4] == [(128, 2), (3, 2), (128, 8), (3, 8)]
+        assert [prefill for prefill, _ in rows[2::2]] == [128, 64, 32, 16, 8, 4, 2, 1]
+        assert [decode for decode, _ in rows[3::2]] == [3, *[1] * 7]
         assert engine.failure is None
 
 

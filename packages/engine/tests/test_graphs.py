@@ -164,7 +164,7 @@ SETTINGS: dict[str, Any] = {"max_num_seqs": 3, "max_model_len": 64, "arithmetic"
 PROMPTS = [[5, 6, 7, 8], [100, 200, 300] * 9, [9] * 40]
 SAMPLING = [
     SamplingParams(temperature=0, max_tokens=5),
-    SamplingParams(temperature=1, seed=3, max_tokens=7, ignore_eos=True, logprobs=2),
+    SamplingParams(temperature=1, seed=3, max_tokens=5, ignore_eos=True, logprobs=2),
     SamplingParams(temperature=0.7, top_p=0.9, seed=4, max_tokens=3),
 ]
 OPTIONS: list[dict[str, Any]] = [
