@@ -46,12 +46,12 @@ def mix(rows: int) -> HcMix:
     return HcMix(f32(rows, STREAMS).sigmoid(), 2 * f32(rows, STREAMS, seed=1).sigmoid(), f32(rows, 4, 4).softmax(1))
 
 
-def apart(found: Tensor, expected: Tensor, share: float = FLIPPED) -> str:
-    """What is wrong with bfloat16 results that may differ by one step in a share of places, or where terms cancel."""
+def apart(found: Tensor, expected: Tensor, share: float = FLIPPED, steps: int = 1) -> str:
+    """What is wrong with bfloat16 results that may differ by a step in a share of places, or where terms cancel."""
     _, found_share = bf16_steps(found, expected)
     difference = (found.float() - expected.float()).abs()
-    excess = float((difference - 2**-7 * expected.float().abs() - 2**-14).max()) if found.numel() else 0.0
-    return "" if found_share < share and excess <= 0 else f"share {found_share}, {excess} beyond one step"
+    excess = float((difference - steps * 2**-7 * expected.float().abs() - 2**-14).max()) if found.numel() else 0.0
+    return "" if found_share < share and excess <= 0 else f"share {found_share}, {excess} beyond {steps} steps"
 
 
 @pytest.mark.parametrize("hidden", HIDDEN)
@@ -59,7 +59,8 @@ def apart(found: Tensor, expected: Tensor, share: float = FLIPPED) -> str:
 def test_the_trunk_is_read_and_advanced(rows: int, hidden: int, hopper: torch.device) -> None:
     trunk, output, weight, coefficients = bf16(rows, STREAMS, hidden), bf16(rows, hidden), bf16(hidden), mix(rows)
     read, expected = compute("hc_read", hopper, trunk, coefficients.next_read, weight, EPS)
-    assert apart(read.rows, expected.rows) == ""
+    # A mix that is rounded another way is normed, and rounded again.
+    assert apart(read.rows, expected.rows, steps=2) == ""
     assert equal(read.quantized, reference.quantize_mxfp8(read.rows))
     collapsed, expected = compute("hc_collapse", hopper, trunk, coefficients.next_read)
     assert apart(collapsed, expected) == ""
@@ -92,7 +93,7 @@ def test_bits_of_a_row_of_the_trunk_are_its_own(hidden: int, hopper: torch.devic
 
 @pytest.mark.parametrize("streams", [2, 4])
 @pytest.mark.parametrize("hidden", [64, *HIDDEN])
-@pytest.mark.parametrize("rows", [*ROW_COUNTS, 2049])
+@pytest.mark.parametrize("rows", [*ROW_COUNTS, 300, 4099])
 def test_coefficients_are_those_of_the_reference(rows: int, hidden: int, streams: int, hopper: torch.device) -> None:
     """Up to the last bits of sums of 20,480 products, which tensor cores truncate."""
     mixes = (2 + streams) * streams
@@ -112,9 +113,10 @@ def test_bits_of_coefficients_are_the_same_in_small_and_large_batches(hidden: in
         return joined(op(*rows(ids), fn, scale, base, EPS, EPS, 20))
 
     assert keeps_promises("hc_mix", call) == []
-    ids = torch.arange(65, device=hopper).repeat(40)
-    few, many = call(kernels.hc_mix, ids[:65]), call(kernels.hc_mix, ids)
-    assert equal(tuple(part[ids] for part in few), many)
+    ids = torch.arange(65, device=hopper).repeat(70)
+    few = call(kernels.hc_mix, ids[:65])
+    for count in (300, len(ids)):
+        assert equal(tuple(part[ids[:count]] for part in few), call(kernels.hc_mix, ids[:count]))
 
 
 @pytest.mark.parametrize("hidden", HIDDEN)

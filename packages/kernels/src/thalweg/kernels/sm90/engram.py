@@ -135,7 +135,10 @@ def update_kernel(
             gates = T.alloc_shared((streams,), "float32")
             held_trunk = T.alloc_local((streams * held,), "bfloat16")
             held_value = T.alloc_local((held,), "bfloat16")
-            keys = T.alloc_local((vector,), "bfloat16")
+            queries = T.alloc_local((vector,), weight_type)
+            keys = T.alloc_local((vector,), weight_type)
+            product = T.alloc_local((vector,), "float32")
+            row_keys = T.alloc_local((vector,), "bfloat16")
             factor = T.alloc_local((vector,), "float32")
             total = T.alloc_local((sums,), "float32")
             fresh = T.alloc_local((vector,), "float32")
@@ -145,12 +148,14 @@ def update_kernel(
             # Every thread reads only what it has written itself.
             for j in T.unroll(streams):
                 for k in T.unroll(rounds):
-                    for i in T.unroll(vector):
-                        fresh[i] = T.cast(
-                            q_weight[j, (thread + k * shape.row_threads) * vector + i], "float32"
-                        ) * T.cast(k_weight[j, (thread + k * shape.row_threads) * vector + i], "float32")
                     for i in T.vectorized(vector):
-                        factors[j, (thread + k * shape.row_threads) * vector + i] = fresh[i]
+                        queries[i] = q_weight[j, (thread + k * shape.row_threads) * vector + i]
+                    for i in T.vectorized(vector):
+                        keys[i] = k_weight[j, (thread + k * shape.row_threads) * vector + i]
+                    for i in T.unroll(vector):
+                        product[i] = T.cast(queries[i], "float32") * T.cast(keys[i], "float32")
+                    for i in T.vectorized(vector):
+                        factors[j, (thread + k * shape.row_threads) * vector + i] = product[i]
             row = block
             while row < num_rows:
                 for j in T.unroll(streams):
@@ -169,12 +174,12 @@ def update_kernel(
                         total[3 * j + c] = 0.0
                     for k in T.unroll(rounds):
                         for i in T.vectorized(vector):
-                            keys[i] = projected[row, j, (thread + k * shape.row_threads) * vector + i]
+                            row_keys[i] = projected[row, j, (thread + k * shape.row_threads) * vector + i]
                         for i in T.vectorized(vector):
                             factor[i] = factors[j, (thread + k * shape.row_threads) * vector + i]
                         for i in T.unroll(vector):
                             x = T.cast(held_trunk[(j * rounds + k) * vector + i], "float32")
-                            key = T.cast(keys[i], "float32")
+                            key = T.cast(row_keys[i], "float32")
                             total[3 * j] = total[3 * j] + x * factor[i] * key
                             total[3 * j + 1] = total[3 * j + 1] + x * x
                             total[3 * j + 2] = total[3 * j + 2] + key * key

@@ -30,18 +30,22 @@ from thalweg.kernels.sm90.row_parts import (
 
 VECTOR = 8
 THREADS = 256
+ROUNDS = 2
+"""Vectors of a thread that casts. All are loaded before the first one is used."""
+ROW_THREADS = 128
+"""Most threads of a row that is rotated in place."""
 
 
 @functools.cache
 def rotated_vector(is_inverse: bool) -> Macro:
-    """Macro (raw, values, cos, sin, row, quad): bfloat16 raw [8] rotated, as float32 values that bfloat16 holds.
+    """Macro (raw, first, values, cos, sin, row, quad): eight bfloat16 of raw from `first` on, rotated to float32.
 
     cos, sin: float32 [n, rope / 2], of which four are used; quad: which four.
     """
     T = tilelang().language
 
     @T.macro
-    def rotated(raw: Any, values: Any, cos: Any, sin: Any, row: Any, quad: Any) -> None:
+    def rotated(raw: Any, first: Any, values: Any, cos: Any, sin: Any, row: Any, quad: Any) -> None:
         c = T.alloc_local((VECTOR // 2,), "float32")
         s = T.alloc_local((VECTOR // 2,), "float32")
         for i in T.vectorized(VECTOR // 2):
@@ -49,13 +53,11 @@ def rotated_vector(is_inverse: bool) -> Macro:
         for i in T.vectorized(VECTOR // 2):
             s[i] = sin[row, quad * (VECTOR // 2) + i]
         for i in T.unroll(VECTOR // 2):
-            a = T.cast(raw[2 * i], "float32")
-            b = T.cast(raw[2 * i + 1], "float32")
+            a = T.cast(raw[first + 2 * i], "float32")
+            b = T.cast(raw[first + 2 * i + 1], "float32")
             turn = -s[i] if is_inverse else s[i]
             values[2 * i] = T.ieee_sub(T.ieee_mul(a, c[i]), T.ieee_mul(b, turn))
             values[2 * i + 1] = T.ieee_add(T.ieee_mul(a, turn), T.ieee_mul(b, c[i]))
-        for i in T.vectorized(VECTOR):
-            raw[i] = values[i]
 
     return rotated
 
@@ -64,8 +66,9 @@ def rotated_vector(is_inverse: bool) -> Macro:
 def rotate_kernel(heads: int, width: int, rope: int, architecture: str = ARCHITECTURE) -> Any:
     """The compiled kernel that rotates rows in place; only the rotated columns are touched."""
     T = tilelang().language
-    rotated, num_rows = rotated_vector(False), T.dynamic("n")
-    vectors = rope // VECTOR
+    rotated, num_rows, vectors = rotated_vector(False), T.dynamic("n"), rope // VECTOR
+    threads = min(ROW_THREADS, heads * vectors) // vectors * vectors
+    rounds = -(-heads * vectors // threads)
 
     @T.prim_func
     def rotate_rows(
@@ -73,20 +76,21 @@ def rotate_kernel(heads: int, width: int, rope: int, architecture: str = ARCHITE
         cos: T.Tensor((num_rows, rope // 2), "float32"),
         sin: T.Tensor((num_rows, rope // 2), "float32"),
     ) -> None:
-        with T.Kernel(T.ceildiv(num_rows * heads * vectors, THREADS), threads=THREADS) as block:
-            place = block * THREADS + T.get_thread_binding()
-            row, head, vector = T.alloc_var("int32"), T.alloc_var("int32"), T.alloc_var("int32")
-            row = place // (heads * vectors)
-            head = place // vectors - row * heads
-            vector = place % vectors
-            raw = T.alloc_local((VECTOR,), "bfloat16")
+        with T.Kernel(num_rows, threads=threads) as row:
+            vector = T.get_thread_binding() % vectors
+            raw = T.alloc_local((rounds * VECTOR,), "bfloat16")
             values = T.alloc_local((VECTOR,), "float32")
-            if row < num_rows:
-                for i in T.vectorized(VECTOR):
-                    raw[i] = x[row, head, width - rope + vector * VECTOR + i]
-                rotated(raw, values, cos, sin, row, vector)
-                for i in T.vectorized(VECTOR):
-                    x[row, head, width - rope + vector * VECTOR + i] = raw[i]
+            for k in T.unroll(rounds):
+                head = k * (threads // vectors) + T.get_thread_binding() // vectors
+                if head < heads:
+                    for i in T.vectorized(VECTOR):
+                        raw[k * VECTOR + i] = x[row, head, width - rope + vector * VECTOR + i]
+            for k in T.unroll(rounds):
+                head = k * (threads // vectors) + T.get_thread_binding() // vectors
+                if head < heads:
+                    rotated(raw, k * VECTOR, values, cos, sin, row, vector)
+                    for i in T.vectorized(VECTOR):
+                        x[row, head, width - rope + vector * VECTOR + i] = values[i]
 
     return compiled(rotate_rows, architecture)
 
@@ -110,21 +114,30 @@ def rotate_cast_kernel(
         codes: T.Tensor((num_rows, columns // 2 if is_mxfp4 else columns), code_type),
         scales: T.Tensor((num_rows, columns // GROUP), "uint8"),
     ) -> None:
-        with T.Kernel(T.ceildiv(num_rows * vectors, THREADS), threads=THREADS) as block:
+        with T.Kernel(T.ceildiv(num_rows * vectors, THREADS * ROUNDS), threads=THREADS) as block:
             row, place = T.alloc_var("int32"), T.alloc_var("int32")
-            row = (block * THREADS + T.get_thread_binding()) // vectors
-            place = block * THREADS + T.get_thread_binding() - row * vectors
-            raw = T.alloc_local((VECTOR,), "bfloat16")
+            raw = T.alloc_local((ROUNDS * VECTOR,), "bfloat16")
             values = T.alloc_local((VECTOR,), "float32")
-            if row < num_rows:
-                for i in T.vectorized(VECTOR):
-                    raw[i] = x[row, place * VECTOR + i]
-                if place % head_vectors >= kept_vectors:
-                    rotated(raw, values, cos, sin, row, place % head_vectors - kept_vectors)
-            for i in T.vectorized(VECTOR):
-                values[i] = raw[i]
-            # Lanes of a group are all in a row, or all beyond the last one.
-            store(values, codes, scales, row, place, row < num_rows)
+            turned = T.alloc_local((VECTOR,), "bfloat16")
+            for k in T.unroll(ROUNDS):
+                row = ((block * ROUNDS + k) * THREADS + T.get_thread_binding()) // vectors
+                place = (block * ROUNDS + k) * THREADS + T.get_thread_binding() - row * vectors
+                if row < num_rows:
+                    for i in T.vectorized(VECTOR):
+                        raw[k * VECTOR + i] = x[row, place * VECTOR + i]
+            for k in T.unroll(ROUNDS):
+                row = ((block * ROUNDS + k) * THREADS + T.get_thread_binding()) // vectors
+                place = (block * ROUNDS + k) * THREADS + T.get_thread_binding() - row * vectors
+                for i in T.unroll(VECTOR):
+                    values[i] = T.cast(raw[k * VECTOR + i], "float32")
+                if row < num_rows and place % head_vectors >= kept_vectors:
+                    rotated(raw, k * VECTOR, values, cos, sin, row, place % head_vectors - kept_vectors)
+                    for i in T.vectorized(VECTOR):
+                        turned[i] = values[i]
+                    for i in T.unroll(VECTOR):
+                        values[i] = T.cast(turned[i], "float32")
+                # Lanes of a group are all in a row, or all beyond the last one.
+                store(values, codes, scales, row, place, row < num_rows)
 
     return compiled(rotate_cast, architecture)
 
@@ -170,7 +183,9 @@ def _check(x: Tensor, cos: Tensor, sin: Tensor) -> None:
         raise ConfigError(f"cos has {cos.shape[1]} columns; a multiple of {VECTOR // 2} is required")
 
 
-IMPLEMENTATIONS = tuple(implementation(function) for function in (rotate_rows, rotate_quantize_mxfp4, unrotate_quantize))
+IMPLEMENTATIONS = tuple(
+    implementation(function) for function in (rotate_rows, rotate_quantize_mxfp4, unrotate_quantize)
+)
 
 COMPILE_EXAMPLES: dict[str, Callable[[str], Any]] = {
     "rotate_rows": lambda architecture: rotate_kernel(64, 512, 64, architecture),
