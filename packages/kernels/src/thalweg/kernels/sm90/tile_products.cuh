@@ -18,8 +18,24 @@ __device__ __forceinline__ uint32_t product(uint32_t pair, __nv_bfloat162 factor
   return *reinterpret_cast<const uint32_t*>(&v);
 }
 
-// Operands stay within the range of bfloat16 for scales from 2^-57 to 2^67, if results are multiplied by this.
-constexpr int COMMON_EXPONENT = 60;
+// Operands are this much too small, so that those of no scale in use leave the range of bfloat16; results are multiplied
+// by RESULT_FACTOR.
+constexpr int WEIGHT_EXPONENT = 20, ROW_EXPONENT = 40;
+constexpr float RESULT_FACTOR = 1ull << (WEIGHT_EXPONENT + ROW_EXPONENT);
+
+// 2^(scale - 127) times 2^120 and 2^-exponent, twice; NaN for 255.
+__device__ __forceinline__ __nv_bfloat162 operand_factor(uint32_t scale, int exponent) {
+  const uint32_t bits = scale == 255 ? 0x7fc0 : (scale + 120 - exponent) << 7, both = bits | bits << 16;
+  return *reinterpret_cast<const __nv_bfloat162*>(&both);
+}
+
+// The register operand of 16 rows and a group of 32 columns.
+__device__ __forceinline__ void convert_operand(uint32_t* a, const uint4& v, __nv_bfloat162 factor) {
+  a[0] = product(small_lower(v.x), factor), a[1] = product(small_lower(v.z), factor);
+  a[2] = product(small_upper(v.x), factor), a[3] = product(small_upper(v.z), factor);
+  a[4] = product(small_lower(v.y), factor), a[5] = product(small_lower(v.w), factor);
+  a[6] = product(small_upper(v.y), factor), a[7] = product(small_upper(v.w), factor);
+}
 
 // The register operand of this thread for TILES groups of 32 columns, from packed tiles in shared memory. `scales` are
 // those of the tile rows of a block, `stride` apart.
@@ -31,20 +47,16 @@ __device__ __forceinline__ void weight_operand(void* to, const uint8_t* tiles, c
 #pragma unroll
   for (int u = 0; u < TILES; ++u) {
     const uint4 v = *reinterpret_cast<const uint4*>(tiles + (warp / 2 * TILES + u) * 1024 + warp % 2 * 512 + lane * 16);
-    const uint32_t exponent = scales[warp / 2 * stride + min(group + u, last_group)] + 120 - COMMON_EXPONENT;
-    const uint32_t both = exponent << 7 | exponent << 23;
-    const __nv_bfloat162 factor = *reinterpret_cast<const __nv_bfloat162*>(&both);
-    a[8 * u + 0] = product(small_lower(v.x), factor), a[8 * u + 1] = product(small_lower(v.z), factor);
-    a[8 * u + 2] = product(small_upper(v.x), factor), a[8 * u + 3] = product(small_upper(v.z), factor);
-    a[8 * u + 4] = product(small_lower(v.y), factor), a[8 * u + 5] = product(small_lower(v.w), factor);
-    a[8 * u + 6] = product(small_upper(v.y), factor), a[8 * u + 7] = product(small_upper(v.w), factor);
+    const uint32_t scale = scales[warp / 2 * stride + min(group + u, last_group)];
+    convert_operand(a + 8 * u, v, operand_factor(scale, WEIGHT_EXPONENT));
   }
 }
 
 // 8 MXFP8 values of a row, columns 8 t to 8 t + 7 of a group of 32, to the places where weight_operand expects them.
 __device__ __forceinline__ void unpack_columns(const void* codes, uint32_t scale, void* group_start, int t) {
   const uint2 bytes = __ldg(static_cast<const uint2*>(codes));
-  const float factor = __uint_as_float(scale << 23);
+  // Below 2^-87 a scale makes zeros of what is too small to matter; 255 is NaN.
+  const float factor = scale == 255 ? NAN : __uint_as_float(max(static_cast<int>(scale) - ROW_EXPONENT, 0) << 23);
   const uint32_t words[2] = {bytes.x, bytes.y};
   uint32_t* out = static_cast<uint32_t*>(group_start);
 #pragma unroll

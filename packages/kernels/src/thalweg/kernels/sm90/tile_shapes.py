@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 WEIGHT_ROWS = 128
 """Of a block: 64 for each of two groups of four warps."""
@@ -26,6 +26,8 @@ class TileShape:
     """Copies under way."""
     splits: int = 1
     """Blocks that share out the columns, a cluster."""
+    resident: int = 1
+    """Blocks that share a processor."""
 
     @property
     def staged_floats(self) -> int:
@@ -73,4 +75,4 @@ def fastest_shape(
         if splits <= most_splits and (splits == 1 or depth >= splits * LEAST_STEPS * cost.shape.columns)
     ]
     _, splits, shape = min(choices, key=lambda choice: choice[:2])
-    return TileShape(shape.rows, shape.columns, shape.stages, splits)
+    return replace(shape, splits=splits)
