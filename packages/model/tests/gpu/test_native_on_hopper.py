@@ -32,7 +32,7 @@ def test_every_op_of_prefill_decode_and_drafting_equals_the_cpus(
     ops = ShadowOps(bind("cpu"), bind("sm90"), hopper)
     model = NativeModel.load(small_checkpoint, cast("BoundOps", ops), num_positions=NUM_POSITIONS)
     network = NativeDraftNetwork.load(small_checkpoint, model)
-    cache = make_cache(model, num_blocks=90)
+    cache = make_cache(model, num_blocks=40, block_tokens=32)
     cache.drafter = CachedDrafter(network, cache.views, 3, (1.0, 0.7, 2.0))
     group = [cache.add(tokens), cache.add(tokens[40:140])]
     cache.prefill([(group[0], 310), (group[1], 1)])
@@ -51,7 +51,7 @@ def test_a_pass_is_as_close_to_exact_arithmetic_as_the_cpus(
     on_gpu = NativeModel.load(small_checkpoint, bind("sm90"), device=hopper, num_positions=NUM_POSITIONS)
     errors = []
     for model in (on_cpu, on_gpu):
-        cache = make_cache(model, num_blocks=90)
+        cache = make_cache(model, num_blocks=40, block_tokens=32)
         running = cache.add(tokens)
         cache.prefill([(running, 320)])
         while running.done < NUM_TOKENS:
@@ -70,7 +70,7 @@ def test_a_replayed_decode_step_equals_the_eager_one_and_reads_nothing_back(
     make_cache: Callable[..., Any],
 ) -> None:
     model = NativeModel.load(small_checkpoint, bind("sm90"), device=hopper, num_positions=NUM_POSITIONS)
-    cache = make_cache(model, num_blocks=90)
+    cache = make_cache(model, num_blocks=40, block_tokens=32)
     group = [cache.add(tokens), cache.add(tokens[40:140])]
     cache.prefill([(group[0], 310), (group[1], 65)])
     batch, metadata = cache.decode_inputs([(group[0], 2), (group[1], 1)], placeholders)
@@ -100,7 +100,7 @@ def test_a_prefill_reads_nothing_back(
     hopper: torch.device, small_checkpoint: Path, tokens: torch.Tensor, make_cache: Callable[..., Any]
 ) -> None:
     model = NativeModel.load(small_checkpoint, bind("sm90"), device=hopper, num_positions=NUM_POSITIONS)
-    cache = make_cache(model, num_blocks=90)
+    cache = make_cache(model, num_blocks=40, block_tokens=32)
     group = [cache.add(tokens), cache.add(tokens[40:140])]
     cache.prefill([(group[0], 100)])
     batch, metadata = cache.prefill_inputs([(group[0], 200), (group[1], 1)])

@@ -30,7 +30,7 @@ BACKTRACKING = 6
 class Views:
     """One tensor per layer and kind, filled with NaN bytes so that reading an unwritten record shows."""
 
-    def __init__(self, model: Model | NativeModel, num_blocks: int, num_slots: int) -> None:
+    def __init__(self, model: Model | NativeModel, num_blocks: int, num_slots: int, block_tokens: int) -> None:
         config, quant = model.config, model.numerics.is_quant
         main = RecordFormat.FP4_MAIN if config.use_fp4_sparse_kv else RecordFormat.MXFP8
         self.window_format = RecordFormat.MXFP8 if quant else RecordFormat.FLOAT64
@@ -43,10 +43,10 @@ class Views:
             self._window[layer] = _records(num_slots, self.layout.ring_length, self.window_format, config.head_dim)
         for kind in config.topology.layers:
             if kind.is_index_key_source:
-                entries = BLOCK_TOKENS // kind.ratio
+                entries = block_tokens // kind.ratio
                 self._index[kind.layer] = _records(num_blocks, entries, self.index_format, config.index_head_dim)
             if kind.is_kv_source:
-                entries = BLOCK_TOKENS // kind.ratio
+                entries = block_tokens // kind.ratio
                 self._main[kind.layer] = _records(num_blocks, entries, self.main_format, config.head_dim)
                 if kind.ratio > 1:
                     shape = (num_slots, kind.ratio + BACKTRACKING - 1, 2, config.head_dim)
@@ -91,11 +91,18 @@ class PagedCache:
     """
 
     def __init__(
-        self, model: Model | NativeModel, num_blocks: int = 64, num_slots: int = 8, seed: int | None = None
+        self,
+        model: Model | NativeModel,
+        num_blocks: int = 64,
+        num_slots: int = 8,
+        seed: int | None = None,
+        *,
+        block_tokens: int = BLOCK_TOKENS,
     ) -> None:
         """seed: shuffles which blocks and slots are handed out."""
         self.model = model
-        self.views = Views(model, num_blocks, num_slots)
+        self.views = Views(model, num_blocks, num_slots, block_tokens)
+        self._block_tokens = block_tokens
         self.drafter: CachedDrafter | None = None
         order = np.random.default_rng(seed)
         self._device = model.device if isinstance(model, NativeModel) else torch.device("cpu")
@@ -104,7 +111,7 @@ class PagedCache:
         self.ratios = sorted({ratio for ratio in model.config.compress_ratios if ratio})
 
     def add(self, tokens: torch.Tensor) -> Running:
-        needed = -(-len(tokens) // BLOCK_TOKENS)
+        needed = -(-len(tokens) // self._block_tokens)
         table = [int(self._blocks.pop(0)) for _ in range(needed)]
         return Running(tokens, int(self._slots.pop(0)), table)
 
@@ -213,7 +220,7 @@ class PagedCache:
         return torch.from_numpy(self.model.vocabulary.ngram_ids(tokens.numpy(), size, previous=previous.numpy()))
 
     def _entry_slots(self, running: Running, ratio: int, entries: Sequence[int]) -> list[int]:
-        per_block = BLOCK_TOKENS // ratio
+        per_block = self._block_tokens // ratio
         return [running.table[c // per_block] * per_block + c % per_block for c in entries]
 
     def _prefill_metadata(self, chunks: Sequence[tuple[Running, int]]) -> PrefillMetadata:
@@ -252,7 +259,7 @@ class PagedCache:
 
     def _prefill_entries(self, chunks: Sequence[tuple[Running, int]], ratio: int) -> SimpleNamespace:
         out = SimpleNamespace(offsets=[0], positions=[], stores=[], segments=[], begin=[], end=[])
-        per_block = BLOCK_TOKENS // ratio
+        per_block = self._block_tokens // ratio
         for running, count in chunks:
             first, total = running.done, running.done + count
             new = range(first // ratio, total // ratio)
