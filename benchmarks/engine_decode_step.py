@@ -190,7 +190,7 @@ def main() -> None:
     options = parsed()
     torch.set_num_threads(1)
     if options.smoke:
-        config = small_config(hidden_size=128, moe_intermediate_size=128, vocab_size=288)
+        config = small_config(hidden_size=256, moe_intermediate_size=128, vocab_size=288)
         model, ops = build(config, torch.device("cpu"), 1024)
         sequences = Sequences.random(config, 2, 256, torch.device("cpu"))
         publish([*decode_rows(model, ops, sequences, (2,), (200,))], options.json)

@@ -13,8 +13,8 @@ from model_testing.paged_cache import PagedCache, Running
 
 from thalweg.model import DraftNetwork, Model, NativeDraftNetwork, NativeModel, small_config, write_random_checkpoint
 
-WIDTHS: dict[str, Any] = {"hidden_size": 128, "moe_intermediate_size": 128, "vocab_size": 288}
-"""Expert weights are packed in tiles of 64 rows and 128 columns."""
+WIDTHS: dict[str, Any] = {"hidden_size": 256, "moe_intermediate_size": 128, "vocab_size": 288}
+"""Expert weights are packed in tiles of so many rows and columns."""
 NUM_POSITIONS = 128
 
 

@@ -32,7 +32,7 @@ REDUCED = {
 
 @pytest.fixture(scope="module")
 def config() -> ModelConfig:
-    return small_config(hidden_size=128, moe_intermediate_size=128, vocab_size=288, num_nextn_predict_layers=1)
+    return small_config(hidden_size=256, moe_intermediate_size=128, vocab_size=288, num_nextn_predict_layers=1)
 
 
 def test_every_tensor_has_shape_and_dtype_of_a_checkpoint(config: ModelConfig) -> None:

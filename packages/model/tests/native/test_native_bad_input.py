@@ -56,5 +56,5 @@ def test_a_checkpoint_without_draft_layers_has_no_drafter(load_pair: Callable[..
 
 def test_experts_that_do_not_fill_whole_tiles_are_refused(tmp_path: Path) -> None:
     write_random_checkpoint(tmp_path / "checkpoint", small_config())
-    with pytest.raises(ConfigError, match="in_features of an expert is 64; it must be a positive multiple of 128"):
+    with pytest.raises(ConfigError, match=r"features of an expert is \d+; it must be a positive multiple of"):
         NativeModel.load(tmp_path / "checkpoint", num_positions=8)
