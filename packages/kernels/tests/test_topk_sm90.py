@@ -14,7 +14,6 @@ from torch import Tensor
 
 from thalweg.interfaces import ConfigError
 from thalweg.kernels import SyncGuard, bind, cuda_sync_mode, default_registry
-from thalweg.kernels.sm90 import topk as sm90_topk
 from thalweg.kernels.testing import RowCall
 
 reference = bind("cpu")
@@ -85,11 +84,7 @@ def test_rows_of_a_million_columns_are_selected_from(kind: str, hopper: torch.de
 
 @pytest.mark.gpu
 @pytest.mark.sm90
-@pytest.mark.parametrize("threads", sm90_topk.THREADS)
-def test_rows_may_start_anywhere_and_what_lies_between_them_does_not_count(
-    threads: int, hopper: torch.device, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sm90_topk, "THREADS", (threads, threads))
+def test_rows_may_start_anywhere_and_what_lies_between_them_does_not_count(hopper: torch.device) -> None:
     scores, visible = scores_of("normal", 200, 5000), visible_of(200, 5000)
     wide = torch.full((200, 5021), torch.inf, dtype=torch.bfloat16, device=hopper)
     for shift in range(9):

@@ -21,15 +21,13 @@ from thalweg.kernels.registry import Implementation
 from thalweg.kernels.sm90.cuda_source import cuda_source
 from thalweg.kernels.sm90.library import ARCHITECTURE, compiled, tilelang
 
-TILE = 64
+TILE = 128
 THREADS = 128
 BLOCKS_PER_SM = 4
 ROWS = 8
 """Rows that share keys in rows, taken through a tile together."""
-UNIT = 8
-"""Entries of a listed block are loaded so many at a time."""
-PIECE = 16
-"""Entries of a page, likewise."""
+UNIT, LISTED_UNIT = 16, 8
+"""Keys that must lie together, in a page and in a listed block."""
 SCORE_ALIGNMENT = 64
 """Rows of scores start so many elements apart, or a multiple, for those who read them in vectors."""
 
@@ -50,11 +48,11 @@ class ScoreShape:
             raise ConfigError(f"q has {self.heads} index heads; a positive multiple of 8 is served")
         if self.dim not in (64, 128):
             raise ConfigError(f"q has index heads of {self.dim} columns; 64 and 128 are served")
-        unit = UNIT if self.block_size else PIECE
+        unit = LISTED_UNIT if self.block_size else UNIT
         if self.entries % unit:
             raise ConfigError(f"pages have {self.entries} entries; a multiple of {unit} is served")
-        if self.block_size % UNIT:
-            raise ConfigError(f"block_size is {self.block_size}; a multiple of {UNIT} is served")
+        if self.block_size % LISTED_UNIT:
+            raise ConfigError(f"block_size is {self.block_size}; a multiple of {LISTED_UNIT} is served")
 
     @property
     def rows(self) -> int:
@@ -62,7 +60,7 @@ class ScoreShape:
 
     @property
     def stages(self) -> int:
-        return 8 if self.entries or self.block_size else 4
+        return 5 if self.rows == 1 else 2
 
     @property
     def heads_at_once(self) -> int:
@@ -79,10 +77,8 @@ class ScoreShape:
         """What the body needs, and a little for alignment, which it checks."""
         groups = self.dim // 32
         query = self.heads * (self.dim + 4 + 4 * groups) + 16
-        unit = UNIT if self.block_size else PIECE
-        scales = TILE // unit * (unit * groups + (0 if self.entries else 16))
-        stage = TILE // PIECE * (PIECE * self.dim // 2 + 16) + scales
-        return self.rows * query + self.stages * (stage + 16) + 64
+        stage = TILE * (self.dim // 2 + groups) + 4 * 16 + (0 if self.entries else 16 * TILE // LISTED_UNIT)
+        return self.rows * (query + 4) + self.stages * (stage + 16) + 128
 
 
 def _entry(shape: ScoreShape) -> str:

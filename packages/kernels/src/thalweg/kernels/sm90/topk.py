@@ -22,23 +22,25 @@ from thalweg.kernels.sm90.library import ARCHITECTURE, compiled, tilelang
 from thalweg.kernels.sm90.tensors import check_device, check_integers, span
 
 MAX_COLUMNS = 1 << 20
-THREADS = (512, 1024)
-"""Of a block. Two of the smaller ones fit on a processor, the larger one reads a row sooner."""
-BINS, SUBSETS, CHUNK = 2048, 8, 8
+THREADS = 512
+"""Of a block, which has a row; two of them fit on a processor."""
+KEPT = 3072
+"""Chunks of 8 scores that a block has room for; rows where more may have selected scores take longer."""
+BINS, CHUNK, HOT = 2048, 8, 4096
 
 
-def _shared_bytes(threads: int) -> int:
+def _shared_bytes() -> int:
     words = MAX_COLUMNS // CHUNK // 32 + 1
-    return 2 * 4 * BINS + 4 * words + 2 * threads * SUBSETS + 8 * threads // 32 + 64
+    return 20 * KEPT + 8 * BINS + 2 * HOT + 6 * words + 20 * THREADS // 32 + 64
 
 
-def _entry(threads: int) -> str:
+def _entry() -> str:
     """The source of the function that a kernel calls."""
-    body = f"thalweg::Topk<{threads}, {MAX_COLUMNS}>"
+    body = f"thalweg::Topk<{THREADS}, {MAX_COLUMNS}, {KEPT}>"
     return (
         cuda_source("topk.cuh")
         + f"""
-static_assert(sizeof({body}::Shared) <= {_shared_bytes(threads)});
+static_assert(sizeof({body}::Shared) <= {_shared_bytes()});
 __device__ __forceinline__ void select_topk(const void* scores, const void* visible, void* ids, long long row_stride,
                                             int columns, int k, int per_entry, void* memory) {{
   {body}::body(
@@ -51,10 +53,10 @@ __device__ __forceinline__ void select_topk(const void* scores, const void* visi
 
 
 @functools.cache
-def topk_kernel(threads: int, architecture: str = ARCHITECTURE) -> Any:
+def topk_kernel(architecture: str = ARCHITECTURE) -> Any:
     """The compiled kernel; rows, columns and k are arguments."""
     T = tilelang().language
-    source, shared_bytes, blocks_per_sm = _entry(threads), _shared_bytes(threads), 1024 // threads
+    source, shared_bytes = _entry(), _shared_bytes()
     num_rows, num_scores, num_ids = T.dynamic("num_rows"), T.dynamic("num_scores", "int64"), T.dynamic("n", "int64")
 
     @T.prim_func
@@ -67,9 +69,9 @@ def topk_kernel(threads: int, architecture: str = ARCHITECTURE) -> Any:
         k: T.int32,
         per_entry: T.int32,
     ) -> None:
-        with T.Kernel(num_rows, threads=threads):
+        with T.Kernel(num_rows, threads=THREADS):
             T.import_source(source)
-            T.annotate_min_blocks_per_sm(blocks_per_sm)
+            T.annotate_min_blocks_per_sm(2)
             memory = T.alloc_shared((shared_bytes,), "uint8")
             T.evaluate(
                 T.call_extern(
@@ -121,10 +123,8 @@ def _select(scores: Tensor, visible: Tensor, k: int, per_entry: int) -> Tensor:
         return ids
     if columns == 0:
         return ids.fill_(-1)
-    processors = torch.cuda.get_device_properties(scores.device).multi_processor_count
-    kernel = topk_kernel(THREADS[1] if rows <= processors else THREADS[0])
     with torch.cuda.device(scores.device):
-        kernel(span(scores), visible.int().contiguous(), ids.view(-1), scores.stride(0), columns, k, per_entry)
+        topk_kernel()(span(scores), visible.int().contiguous(), ids.view(-1), scores.stride(0), columns, k, per_entry)
     return ids
 
 
@@ -144,7 +144,5 @@ IMPLEMENTATIONS = (
     _implementation("select_topk", select_topk),
     _implementation("select_candidate_blocks", select_candidate_blocks),
 )
-COMPILE_EXAMPLES: dict[str, Callable[[str], Any]] = {
-    f"select_topk_{threads}": functools.partial(topk_kernel, threads) for threads in THREADS
-}
+COMPILE_EXAMPLES: dict[str, Callable[[str], Any]] = {"select_topk": topk_kernel}
 """Kernels by name, to be compiled for an architecture without a GPU."""

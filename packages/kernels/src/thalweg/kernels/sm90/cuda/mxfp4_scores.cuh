@@ -1,6 +1,6 @@
 // Scores of MXFP4 queries with MXFP4 keys: score(row, key) = sum_h weight[row, h] relu(q[row, h] . k[key]).
 //
-// One warpgroup takes 64 keys at a time. FP4 magnitudes are e4m3 as they are: their three bits, moved to where e4m3 has
+// One warpgroup takes 64 keys at a time, half a tile. FP4 magnitudes are e4m3 as they are: their three bits, moved to where e4m3 has
 // its lowest exponent bits and its highest mantissa bit, are the value times 2^-6 (0.5, a subnormal, included). So four
 // bytes come out of two shifts and two bit selections, in place of a table or a multiplication for each pair.
 // One wgmma takes 32 columns, which is one scale group. Products of FP4 values are multiples of 1/4 up to 36, so 32 of
@@ -10,8 +10,8 @@
 //
 // The order of columns inside a group is whatever is cheapest for the keys: a lane takes 8 neighbouring ones, first
 // those in low nibbles, then those in high ones. Queries are laid out in the same order once per row.
-// Keys lie in shared memory in pieces of 16, each 16 bytes further than it would: two neighbouring keys out of each of
-// four pieces then fill all banks, which is what a matrix of ldmatrix is made of.
+// A tile of keys lies in shared memory in four pieces, each 16 bytes further than it would: a pair of keys out of each
+// of the four then fills all banks, which is what a matrix of ldmatrix is made of.
 #pragma once
 #include <cuda_bf16.h>
 #include <cuda_fp8.h>
@@ -19,42 +19,60 @@
 
 namespace thalweg {
 
-constexpr int TILE = 64;
-constexpr int PIECE = 16;
+constexpr int TILE = 128;
+constexpr int PIECE = TILE / 4;
 constexpr int PIECE_PAD = 16;
+constexpr int HALF = PIECE / 2;  // keys of a piece that one half of the tile has
 constexpr int THREADS = 128;
 
 __device__ __forceinline__ uint32_t shared_address(const void* pointer) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
 }
 
-__device__ __forceinline__ void barrier_init(uint64_t* barrier, int count) {
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(count));
+// The same, known to the compiler as a number that it need not work out again.
+__device__ __forceinline__ uint32_t fixed_address(const void* pointer) {
+  uint32_t address;
+  asm volatile("mov.u32 %0, %1;" : "=r"(address) : "r"(shared_address(pointer)));
+  return address;
 }
 
-__device__ __forceinline__ void barrier_arrive(uint64_t* barrier) {
-  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
+__device__ __forceinline__ uint32_t load_word(uint32_t address) {
+  uint32_t word;
+  asm volatile("ld.shared.b32 %0, [%1];" : "=r"(word) : "r"(address) : "memory");
+  return word;
 }
 
-__device__ __forceinline__ void barrier_arrive_and_expect(uint64_t* barrier, int bytes) {
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes)
-               : "memory");
+__device__ __forceinline__ uint32_t load_half_word(uint32_t address) {
+  uint16_t word;
+  asm volatile("ld.shared.b16 %0, [%1];" : "=h"(word) : "r"(address) : "memory");
+  return word;
 }
 
-__device__ __forceinline__ void barrier_wait(uint64_t* barrier, int parity) {
+__device__ __forceinline__ void barrier_init(uint32_t barrier, int count) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(count));
+}
+
+__device__ __forceinline__ void barrier_arrive(uint32_t barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+
+__device__ __forceinline__ void barrier_arrive_and_expect(uint32_t barrier, int bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+}
+
+__device__ __forceinline__ void barrier_wait(uint32_t barrier, int parity) {
   asm volatile(
       "{\n.reg .pred done;\n"
       "again: mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
-      "@done bra.uni over;\nbra.uni again;\nover:\n}" ::"r"(shared_address(barrier)),
+      "@done bra.uni over;\nbra.uni again;\nover:\n}" ::"r"(barrier),
       "r"(parity)
       : "memory");
 }
 
 // Sizes and addresses must be multiples of 16 bytes.
-__device__ __forceinline__ void bulk_load(void* target, const void* source, int bytes, uint64_t* barrier) {
-  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
-                   shared_address(target)),
-               "l"(source), "r"(bytes), "r"(shared_address(barrier))
+__device__ __forceinline__ void bulk_load(uint32_t target, const void* source, int bytes, uint32_t barrier) {
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(target),
+               "l"(source), "r"(bytes), "r"(barrier)
                : "memory");
 }
 
@@ -82,36 +100,36 @@ __device__ __forceinline__ float power_of_two(uint32_t exponent_byte) { return _
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
 template <int N>
-__device__ __forceinline__ void multiply(float (&sums)[N / 2], const uint32_t (&a)[4], uint64_t b);
+__device__ __forceinline__ void multiply(float (&sums)[N / 2], const uint32_t (&a)[4], uint32_t low, uint32_t high);
 
 template <>
-__device__ __forceinline__ void multiply<8>(float (&d)[4], const uint32_t (&a)[4], uint64_t b) {
+__device__ __forceinline__ void multiply<8>(float (&d)[4], const uint32_t (&a)[4], uint32_t low, uint32_t high) {
   asm volatile(
-      "{\n.reg .pred none;\nsetp.ne.b32 none, 0, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n8k32.f32.e4m3.e4m3 {%0, %1, %2, %3}, {%4, %5, %6, %7}, %8, none, 1, 1;\n}"
+      "{\n.reg .pred none;\n.reg .b64 b;\nsetp.ne.b32 none, 0, 0;\nmov.b64 b, {%8, %9};\n"
+      "wgmma.mma_async.sync.aligned.m64n8k32.f32.e4m3.e4m3 {%0, %1, %2, %3}, {%4, %5, %6, %7}, b, none, 1, 1;\n}"
       : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(low), "r"(high));
 }
 
 template <>
-__device__ __forceinline__ void multiply<16>(float (&d)[8], const uint32_t (&a)[4], uint64_t b) {
+__device__ __forceinline__ void multiply<16>(float (&d)[8], const uint32_t (&a)[4], uint32_t low, uint32_t high) {
   asm volatile(
-      "{\n.reg .pred none;\nsetp.ne.b32 none, 0, 0;\n"
+      "{\n.reg .pred none;\n.reg .b64 b;\nsetp.ne.b32 none, 0, 0;\nmov.b64 b, {%12, %13};\n"
       "wgmma.mma_async.sync.aligned.m64n16k32.f32.e4m3.e4m3 {%0, %1, %2, %3, %4, %5, %6, %7}, "
-      "{%8, %9, %10, %11}, %12, none, 1, 1;\n}"
+      "{%8, %9, %10, %11}, b, none, 1, 1;\n}"
       : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3]), "=f"(d[4]), "=f"(d[5]), "=f"(d[6]), "=f"(d[7])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(low), "r"(high));
 }
 
 template <>
-__device__ __forceinline__ void multiply<32>(float (&d)[16], const uint32_t (&a)[4], uint64_t b) {
+__device__ __forceinline__ void multiply<32>(float (&d)[16], const uint32_t (&a)[4], uint32_t low, uint32_t high) {
   asm volatile(
-      "{\n.reg .pred none;\nsetp.ne.b32 none, 0, 0;\n"
+      "{\n.reg .pred none;\n.reg .b64 b;\nsetp.ne.b32 none, 0, 0;\nmov.b64 b, {%20, %21};\n"
       "wgmma.mma_async.sync.aligned.m64n32k32.f32.e4m3.e4m3 {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, "
-      "%13, %14, %15}, {%16, %17, %18, %19}, %20, none, 1, 1;\n}"
+      "%13, %14, %15}, {%16, %17, %18, %19}, b, none, 1, 1;\n}"
       : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3]), "=f"(d[4]), "=f"(d[5]), "=f"(d[6]), "=f"(d[7]), "=f"(d[8]),
         "=f"(d[9]), "=f"(d[10]), "=f"(d[11]), "=f"(d[12]), "=f"(d[13]), "=f"(d[14]), "=f"(d[15])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(low), "r"(high));
 }
 
 __device__ __forceinline__ void multiply_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
@@ -120,10 +138,9 @@ __device__ __forceinline__ void multiply_wait() { asm volatile("wgmma.wait_group
 
 // 64 keys in registers times N heads in shared memory, one group deep; what was in `sums` is not read.
 template <int HEADS, int N>
-__device__ __forceinline__ void multiply_group(float (&sums)[N / 2], const uint32_t (&a)[4], const uint8_t* heads) {
-  constexpr uint64_t between_halves = HEADS, between_octets = 8;  // in units of 16 bytes
-  multiply<N>(sums, a,
-              (shared_address(heads) & 0x3FFFF) >> 4 | between_halves << 16 | between_octets << 32);
+__device__ __forceinline__ void multiply_group(float (&sums)[N / 2], const uint32_t (&a)[4], uint32_t heads) {
+  constexpr uint32_t between_halves = HEADS, between_octets = 8;  // in units of 16 bytes
+  multiply<N>(sums, a, (heads >> 4) | between_halves << 16, between_octets);
 }
 
 #else  // without the products of warpgroups that only Hopper has: warp by warp, in the same layout
@@ -133,13 +150,12 @@ __device__ __forceinline__ void multiply_commit() {}
 __device__ __forceinline__ void multiply_wait() {}
 
 template <int HEADS, int N>
-__device__ __forceinline__ void multiply_group(float (&sums)[N / 2], const uint32_t (&a)[4], const uint8_t* heads) {
+__device__ __forceinline__ void multiply_group(float (&sums)[N / 2], const uint32_t (&a)[4], uint32_t heads) {
   const int lane = threadIdx.x % 32;
 #pragma unroll
   for (int octet = 0; octet < N / 8; ++octet) {
-    const uint8_t* bytes = heads + (octet * 8 + lane / 4) * 16 + lane % 4 * 4;
-    const uint32_t low = *reinterpret_cast<const uint32_t*>(bytes);
-    const uint32_t high = *reinterpret_cast<const uint32_t*>(bytes + HEADS * 16);
+    const uint32_t bytes = heads + (octet * 8 + lane / 4) * 16 + lane % 4 * 4;
+    const uint32_t low = load_word(bytes), high = load_word(bytes + HEADS * 16);
     float* d = &sums[octet * 4];
     asm volatile(
         "mma.sync.aligned.m16n8k32.row.col.f32.e4m3.e4m3.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "

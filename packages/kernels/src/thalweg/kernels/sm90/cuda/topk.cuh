@@ -1,12 +1,13 @@
 // The k largest of a row of bfloat16 scores: their columns ascending, lower columns first among equal scores.
 //
-// One block takes a row. It reads the row once and keeps the largest score of each of thousands of subsets. The k-th
-// largest of those is a bound below the k-th largest score of all, and little more than k scores reach it. Only subsets
-// whose largest one does are read again, out of the L2 cache. A histogram with one bin for each score then gives the
-// k-th largest score itself, and bitmaps of who reaches it put columns in order. Where the bound says nothing, as among
-// equal scores, all that differs is that more is read again.
+// One block takes a row. It reads the row once and keeps the largest score of each of some thousand subsets. The k-th
+// largest of those is a bound below the k-th largest score of all, and little more than k scores reach it. Subsets whose
+// largest one does are read again, out of the L2 cache, and their chunks of 8 columns that have such scores are kept. A
+// histogram with one bin for each score gives the k-th largest itself. A bitmap of the chunks that were kept gives the
+// place of each in the order of columns, and sums of what each has give the places of what is written.
+// Where the bound says too little to keep what reaches it, as among equal scores, chunks are read again in every step.
 //
-// Scores are compared as integers: a magnitude, negative for negative scores, so that both zeros are equal.
+// Scores are compared as integers, magnitudes that are negative for negative scores, so that both zeros are equal.
 #pragma once
 #include <cuda_bf16.h>
 #include <cstdint>
@@ -16,319 +17,497 @@ namespace thalweg {
 struct TopkArguments {
   const __nv_bfloat16* scores;
   const int* visible;
-  int* ids;              // [rows, k]
+  int* ids;  // [rows, k]
   long long row_stride;
   int columns;
   int k;
   int per_entry;  // visible counts so many times finer than columns
 };
 
-// THREADS of a block; MAX_COLUMNS that a row may have.
-template <int THREADS, int MAX_COLUMNS>
+constexpr int CHUNK = 8;
+constexpr int INFINITE = 0x7F80, NOTHING = -INFINITE, LEAST = NOTHING + 1;
+
+__device__ __forceinline__ int ordered(uint32_t bits) {
+  const int magnitude = bits & 0x7FFF;
+  return bits & 0x8000 ? -magnitude : magnitude;
+}
+
+// A pair of the bfloat16 that `ordered` maps to this.
+__device__ __forceinline__ __nv_bfloat162 score_pair(int value) {
+  const __nv_bfloat16 score = __ushort_as_bfloat16(value < 0 ? 0x8000 | -value : value);
+  return {score, score};
+}
+
+__device__ __forceinline__ __nv_bfloat162 as_pair(uint32_t bits) { return *reinterpret_cast<__nv_bfloat162*>(&bits); }
+
+// One bit for each of the 8 scores, from all ones or zeros in halves of words.
+__device__ __forceinline__ uint32_t bits_of(uint32_t first, uint32_t second, uint32_t third, uint32_t fourth) {
+  const uint32_t bits =
+      (first & 0x00010001u) | (second & 0x00040004u) | (third & 0x00100010u) | (fourth & 0x00400040u);
+  return (bits | bits >> 15) & 0xFFu;
+}
+
+__device__ __forceinline__ uint32_t at_least(const uint4& chunk, __nv_bfloat162 least) {
+  return bits_of(__hge2_mask(as_pair(chunk.x), least), __hge2_mask(as_pair(chunk.y), least),
+                 __hge2_mask(as_pair(chunk.z), least), __hge2_mask(as_pair(chunk.w), least));
+}
+
+__device__ __forceinline__ uint32_t above(const uint4& chunk, __nv_bfloat162 last) {
+  return bits_of(__hgt2_mask(as_pair(chunk.x), last), __hgt2_mask(as_pair(chunk.y), last),
+                 __hgt2_mask(as_pair(chunk.z), last), __hgt2_mask(as_pair(chunk.w), last));
+}
+
+__device__ __forceinline__ uint32_t larger(uint32_t one, uint32_t other) {
+  uint32_t result;
+  asm("max.bf16x2 %0, %1, %2;" : "=r"(result) : "r"(one), "r"(other));
+  return result;
+}
+
+__device__ __forceinline__ uint32_t larger(const uint4& words) {
+  return larger(larger(words.x, words.y), larger(words.z, words.w));
+}
+
+__device__ __forceinline__ int score_of(const uint4& chunk, int i) {
+  const uint32_t word = i < 4 ? (i < 2 ? chunk.x : chunk.y) : (i < 6 ? chunk.z : chunk.w);
+  return ordered(i % 2 ? word >> 16 : word & 0xFFFF);
+}
+
+// What is visible of a row, in chunks of 16 aligned bytes. The first may begin before it, the last may end behind it;
+// those are edges, which are never taken as they are.
+struct TopkRow {
+  const uint4* chunks;
+  int offset;  // columns of the first chunk before the row
+  int visible;
+  int num_chunks;
+  int first;  // of the chunks between the edges
+  int past;
+
+  __device__ __forceinline__ TopkRow(const TopkArguments& a, int row) {
+    const __nv_bfloat16* scores = a.scores + row * a.row_stride;
+    offset = int(reinterpret_cast<uintptr_t>(scores) % 16 / 2);
+    chunks = reinterpret_cast<const uint4*>(scores - offset);
+    visible = max(0, min((a.visible[row] + a.per_entry - 1) / a.per_entry, a.columns));
+    num_chunks = visible > 0 ? (visible + offset + CHUNK - 1) / CHUNK : 0;
+    first = offset > 0;
+    past = max(first, (visible + offset) / CHUNK);
+    if (visible == 0) past = first;
+  }
+
+  __device__ __forceinline__ bool is_between(int chunk) const { return chunk >= first && chunk < past; }
+
+  // The two edges by number, -1 where there is none.
+  __device__ __forceinline__ int edge(int which) const {
+    if (which == 0) return first > 0 && num_chunks > 0 ? 0 : -1;
+    return num_chunks > max(past, first) ? num_chunks - 1 : -1;
+  }
+
+  // A chunk, with negative infinity outside of what is visible.
+  __device__ __forceinline__ uint4 load(int chunk) const {
+    uint4 part = __ldg(chunks + chunk);
+    if (!is_between(chunk)) {
+      const int from = chunk == 0 ? offset : 0, to = min(visible + offset - chunk * CHUNK, CHUNK);
+      part = {hidden(part.x, 0, from, to), hidden(part.y, 2, from, to), hidden(part.z, 4, from, to),
+              hidden(part.w, 6, from, to)};
+    }
+    return part;
+  }
+
+  static __device__ __forceinline__ uint32_t hidden(uint32_t word, int place, int from, int to) {
+    const uint32_t low = place >= from && place < to ? word & 0xFFFFu : 0xFF80u;
+    return low | (place + 1 >= from && place + 1 < to ? word & 0xFFFF0000u : 0xFF800000u);
+  }
+};
+
+// THREADS of a block; MAX_COLUMNS that a row may have; KEPT chunks at most.
+template <int THREADS, int MAX_COLUMNS, int KEPT>
 struct Topk {
-  static constexpr int WARPS = THREADS / 32, SUBSETS = 8, BINS = 2048, CHUNK = 8, BATCH = 4, WORDS = MAX_COLUMNS / CHUNK / 32 + 1;
-  static constexpr int PER_THREAD = BINS / THREADS;
-  static constexpr int INFINITE = 0x7F80, NOTHING = -INFINITE, LEAST = NOTHING + 1;
+  static constexpr int WARPS = THREADS / 32, BINS = 2048, PER_THREAD = BINS / THREADS;
+  static constexpr int FLIGHT = 8, BATCH = 2;  // loads of a thread that wait together, at first and again
+  static constexpr int WORDS = MAX_COLUMNS / CHUNK / 32 + 1;
+  // A group of chunks has a largest score of its own, in shared memory: one chunk, or in rows of more a whole flight.
+  static constexpr int GROUPS = 16384, GROUP_BITS = 3, HOT = 4096;
+  static_assert(GROUPS * FLIGHT >= MAX_COLUMNS / CHUNK);
 
+  // What shares memory is never in use at the same time.
   struct Shared {
-    int bound_bins[BINS];
-    int bins[BINS];
-    uint32_t words[WORDS];  // one bit for each chunk of 8 columns that may hold a selected one
-    uint16_t hot[THREADS * SUBSETS];  // subsets to be read again: thread * SUBSETS + subset
-    int2 sums[WARPS];
+    union {
+      uint4 parts[KEPT];  // chunks that were kept, in any order
+      uint16_t largest[GROUPS];  // score of each group, as bfloat16
+      uint4 largest_of_flight[GROUPS / FLIGHT];
+    };
+    union {
+      struct {
+        int bound_bins[BINS];
+        int bins[BINS];
+      };
+      int ordered_chunks[KEPT];  // chunks that were kept, by number, in the order of columns
+    };
+    int chunks[KEPT];  // which chunks were kept
+    union {
+      uint16_t hot[HOT];  // groups to be read again
+      uint16_t ordered_bits[KEPT];  // scores of a chunk above the last one, then those that equal it
+    };
+    uint32_t words[WORDS];  // one bit for each chunk that may hold a selected score
+    uint16_t words_before[WORDS];  // bits in words before this one
+    int2 sums[2][WARPS];
+    int most[WARPS];
+    int found[2];
+    int above[2];
     int num_hot;
-    int most;
-    int found;
-    int above;
+    int num_kept;
   };
 
-  // A row, in chunks of 16 aligned bytes; the first may begin before it, the last may end behind what is visible.
-  struct Row {
-    const uint4* chunks;
-    int offset;  // columns of the first chunk before the row
-    int visible;
-    int num_chunks;
-
-    __device__ __forceinline__ Row(const TopkArguments& a, int row) {
-      const __nv_bfloat16* first = a.scores + row * a.row_stride;
-      offset = int(reinterpret_cast<uintptr_t>(first) % 16 / 2);
-      chunks = reinterpret_cast<const uint4*>(first - offset);
-      visible = min((a.visible[row] + a.per_entry - 1) / a.per_entry, a.columns);
-      num_chunks = visible > 0 ? (visible + offset + CHUNK - 1) / CHUNK : 0;
-    }
-
-    // Whether the chunk has columns outside of the visible row.
-    __device__ __forceinline__ bool is_at_end(int chunk) const {
-      const int before = chunk * CHUNK - offset;
-      return before < 0 || before + CHUNK > visible;
-    }
-
-    // The chunk, with negative infinity outside of the visible row.
-    __device__ __forceinline__ uint4 load(int chunk) const {
-      const int before = chunk * CHUNK - offset;
-      if (!is_at_end(chunk)) return __ldg(chunks + chunk);
-      const __nv_bfloat16* scores = reinterpret_cast<const __nv_bfloat16*>(chunks + chunk);
-      uint32_t words[4];
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const uint32_t low = is_visible(before + 2 * i) ? bits(scores[2 * i]) : 0xFF80u;
-        const uint32_t high = is_visible(before + 2 * i + 1) ? bits(scores[2 * i + 1]) : 0xFF80u;
-        words[i] = low | high << 16;
-      }
-      return {words[0], words[1], words[2], words[3]};
-    }
-
-    __device__ __forceinline__ bool is_visible(int column) const { return column >= 0 && column < visible; }
-    static __device__ __forceinline__ uint32_t bits(__nv_bfloat16 score) { return __bfloat16_as_ushort(score); }
-  };
-
-  static __device__ __forceinline__ int ordered(uint32_t bits) {
-    const int magnitude = bits & 0x7FFF;
-    return bits & 0x8000 ? -magnitude : magnitude;
-  }
-
-  static __device__ __forceinline__ int score_of(const uint4& chunk, int i) {
-    const uint32_t word = i < 2 ? chunk.x : i < 4 ? chunk.y : i < 6 ? chunk.z : chunk.w;
-    return ordered(i % 2 ? word >> 16 : word & 0xFFFF);
-  }
-
-  static __device__ __forceinline__ uint32_t larger(uint32_t one, uint32_t other) {
-    uint32_t result;
-    asm("max.bf16x2 %0, %1, %2;" : "=r"(result) : "r"(one), "r"(other));
-    return result;
-  }
-
-  static __device__ __forceinline__ int2 plus(int2 one, int2 other) { return {one.x + other.x, one.y + other.y}; }
-
-  // Sum over all threads before this one, in the order of threads, and over all of them.
-  static __device__ __forceinline__ int2 before(Shared& s, int2 value, int2& total) {
+  // Sums over all threads before this one, in the order of threads. Of two calls in a row, each has a buffer.
+  static __device__ __forceinline__ int2 before(Shared& s, int buffer, int2 value, int2& total) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     int2 sum = value;
 #pragma unroll
     for (int step = 1; step < 32; step *= 2) {
-      const int2 other = {__shfl_up_sync(~0u, sum.x, step), __shfl_up_sync(~0u, sum.y, step)};
-      if (lane >= step) sum = plus(sum, other);
+      const int x = __shfl_up_sync(~0u, sum.x, step), y = __shfl_up_sync(~0u, sum.y, step);
+      if (lane >= step) sum = {sum.x + x, sum.y + y};
     }
-    if (lane == 31) s.sums[warp] = sum;
+    if (lane == 31) s.sums[buffer][warp] = sum;
     __syncthreads();
-    int2 all = lane < WARPS ? s.sums[lane] : int2{0, 0};
-#pragma unroll
-    for (int step = 1; step < WARPS; step *= 2) {
-      const int2 other = {__shfl_up_sync(~0u, all.x, step), __shfl_up_sync(~0u, all.y, step)};
-      if (lane >= step) all = plus(all, other);
-    }
-    total = {__shfl_sync(~0u, all.x, WARPS - 1), __shfl_sync(~0u, all.y, WARPS - 1)};
-    const int2 warps = {__shfl_sync(~0u, all.x, max(warp - 1, 0)), __shfl_sync(~0u, all.y, max(warp - 1, 0))};
-    __syncthreads();
-    return {sum.x - value.x + (warp ? warps.x : 0), sum.y - value.y + (warp ? warps.y : 0)};
+    const int2 part = lane < WARPS ? s.sums[buffer][lane] : int2{0, 0};
+    total = {__reduce_add_sync(~0u, part.x), __reduce_add_sync(~0u, part.y)};
+    const bool is_before = lane < warp;
+    return {sum.x - value.x + __reduce_add_sync(~0u, is_before ? part.x : 0),
+            sum.y - value.y + __reduce_add_sync(~0u, is_before ? part.y : 0)};
   }
 
-  // The bin that holds the rank-th largest of what was counted (from 1), and how many are in bins above; -1 if there
-  // are fewer. Bins are counted from the top: bin 0 has the largest.
-  static __device__ __forceinline__ int find(Shared& s, const int (&bins)[BINS], int rank, int& above) {
-    if (threadIdx.x == 0) s.found = -1;
-    int counts[PER_THREAD], sum = 0, total;
-#pragma unroll
-    for (int i = 0; i < PER_THREAD; ++i) sum += counts[i] = bins[threadIdx.x * PER_THREAD + i];
+  // Where the rank-th largest of what was counted is: its bin, counted from the top, or -1 if there are fewer.
+  struct Place {
+    int bin;
+    int above;  // counted in bins above
+  };
+
+  // `count`: anything else to be added up, over the threads before this one.
+  static __device__ __forceinline__ Place find(Shared& s, int buffer, const int (&bins)[BINS], int rank, int count,
+                                               int& count_before) {
+    static_assert(PER_THREAD == 4);
+    const int4 own = reinterpret_cast<const int4*>(bins)[threadIdx.x];
+    const int counts[4] = {own.x, own.y, own.z, own.w}, sum = own.x + own.y + own.z + own.w;
     int2 totals;
-    int upto = before(s, {sum, 0}, totals).x;
-    total = totals.x;
+    const int2 sums = before(s, buffer, {sum, count}, totals);
+    count_before = sums.y;
+    int upto = sums.x;
     if (upto < rank && upto + sum >= rank) {
+      int i = 0;
 #pragma unroll
-      for (int i = 0; i < PER_THREAD; ++i) {
-        if (upto < rank && upto + counts[i] >= rank) {
-          s.found = threadIdx.x * PER_THREAD + i;
-          s.above = upto;
+      for (int next = 0; next < 3; ++next)
+        if (i == next && upto + counts[next] < rank) {
+          upto += counts[next];
+          ++i;
         }
-        upto += counts[i];
-      }
+      s.found[buffer] = threadIdx.x * PER_THREAD + i;
+      s.above[buffer] = upto;
     }
     __syncthreads();
-    above = s.found < 0 ? total : s.above;
-    return s.found;
+    const int bin = s.found[buffer];
+    return {bin, bin < 0 ? totals.x : s.above[buffer]};
   }
 
-  static __device__ __forceinline__ int block_most(Shared& s, int value) {
+  static __device__ __forceinline__ int largest(Shared& s, int value) {
     value = __reduce_max_sync(~0u, value);
-    if (threadIdx.x % 32 == 0) atomicMax(&s.most, value);
+    if (threadIdx.x % 32 == 0) s.most[threadIdx.x / 32] = value;
     __syncthreads();
-    return s.most;
+    return __reduce_max_sync(~0u, threadIdx.x % 32 < WARPS ? s.most[threadIdx.x % 32] : NOTHING);
   }
 
-  // Chunk `turn` of a thread's subset: neighbouring threads have neighbouring chunks.
-  static __device__ __forceinline__ int chunk_of(int thread, int subset, int turn, int run) {
-    return (subset * run + turn) * THREADS + thread;
+  // Both larger halves of two words, as one word.
+  static __device__ __forceinline__ uint32_t larger_halves(uint32_t one, uint32_t other) {
+    return larger(__byte_perm(one, other, 0x5410), __byte_perm(one, other, 0x7632));
   }
 
-  static __device__ __forceinline__ uint32_t larger(uint32_t best, const uint4& chunk) {
-    return larger(best, larger(larger(chunk.x, chunk.y), larger(chunk.z, chunk.w)));
+  // Chunk of a thread's flight: neighbouring threads have neighbouring chunks.
+  static __device__ __forceinline__ int chunk_of(int thread, int flight, int i) {
+    return (flight * FLIGHT + i) * THREADS + thread;
   }
 
-  // The largest score of each of this thread's subsets of `run` chunks.
-  static __device__ __forceinline__ void read_row(const Row& row, int run, int (&most)[SUBSETS]) {
-    const int whole = (row.visible + row.offset) / CHUNK;
+  // Chunk `turn` of a group of 2^shift.
+  static __device__ __forceinline__ int chunk_of_group(int group, int turn, int shift) {
+    if (shift > 0) return chunk_of(group % THREADS, group / THREADS, turn);
+    return chunk_of(group / FLIGHT % THREADS, group / FLIGHT / THREADS, group % FLIGHT);
+  }
+
+  // Note the largest score of each group. Of each place in a flight, the largest of all flights.
+  static __device__ __forceinline__ void read_row(Shared& s, const TopkRow& row, int flights, int shift,
+                                                  uint32_t (&best)[FLIGHT / 2]) {
 #pragma unroll
-    for (int subset = 0; subset < SUBSETS; subset += 2) {
-      uint32_t best[2] = {0xFF80FF80u, 0xFF80FF80u};
-      for (int turn = 0; turn < run; turn += BATCH) {
-        const int first = chunk_of(0, subset, turn, run), past = chunk_of(THREADS, subset + 1, turn + BATCH - 1, run);
-        if (turn + BATCH <= run && past <= whole && (first > 0 || row.offset == 0)) {
-          uint4 parts[2][BATCH];
+    for (int i = 0; i < FLIGHT / 2; ++i) best[i] = 0xFF80FF80u;
+#pragma unroll 1
+    for (int flight = 0; flight < flights; ++flight) {
+      uint4 parts[FLIGHT];
 #pragma unroll
-          for (int i = 0; i < 2 * BATCH; ++i)
-            parts[i / BATCH][i % BATCH] =
-                __ldg(row.chunks + chunk_of(threadIdx.x, subset + i / BATCH, turn + i % BATCH, run));
+      for (int i = 0; i < FLIGHT; ++i)
+        parts[i] = __ldg(row.chunks + max(row.first, min(chunk_of(threadIdx.x, flight, i), row.past - 1)));
+      uint32_t words[FLIGHT];
 #pragma unroll
-          for (int i = 0; i < 2 * BATCH; ++i) best[i / BATCH] = larger(best[i / BATCH], parts[i / BATCH][i % BATCH]);
-        } else {
-          for (int i = turn; i < min(turn + BATCH, run); ++i) {
+      for (int i = 0; i < FLIGHT; ++i)
+        words[i] = row.is_between(chunk_of(threadIdx.x, flight, i)) ? larger(parts[i]) : 0xFF80FF80u;
+      uint32_t pairs[FLIGHT / 2];
 #pragma unroll
-            for (int side = 0; side < 2; ++side) {
-              const int chunk = chunk_of(threadIdx.x, subset + side, i, run);
-              if (chunk < row.num_chunks) best[side] = larger(best[side], row.load(chunk));
-            }
-          }
-        }
+      for (int i = 0; i < FLIGHT / 2; ++i) {
+        pairs[i] = larger_halves(words[2 * i], words[2 * i + 1]);
+        best[i] = larger(best[i], pairs[i]);
       }
-#pragma unroll
-      for (int side = 0; side < 2; ++side)
-        most[subset + side] = max(ordered(best[side] & 0xFFFF), ordered(best[side] >> 16));
-    }
-  }
-
-  // The largest finite score of this thread's subsets, some of which may hold infinity.
-  static __device__ __forceinline__ int largest_finite(const Row& row, int run, const int (&most)[SUBSETS]) {
-    int finite = NOTHING;
-#pragma unroll
-    for (int subset = 0; subset < SUBSETS; ++subset) {
-      if (most[subset] < INFINITE) {
-        finite = max(finite, most[subset]);
-        continue;
-      }
-      for (int turn = 0; turn < run; ++turn) {
-        const int chunk = chunk_of(threadIdx.x, subset, turn, run);
-        if (chunk >= row.num_chunks) break;
-        const uint4 part = row.load(chunk);
-#pragma unroll
-        for (int i = 0; i < CHUNK; ++i) {
-          const int score = score_of(part, i);
-          if (score < INFINITE) finite = max(finite, score);
-        }
-      }
-    }
-    return finite;
-  }
-
-  // List the subsets that may have scores from `least` on, in any order.
-  static __device__ __forceinline__ void list_hot(Shared& s, const int (&most)[SUBSETS], int least) {
-    const unsigned lower = (1u << threadIdx.x % 32) - 1;
-    int place = 0, total = 0;
-#pragma unroll
-    for (int subset = 0; subset < SUBSETS; ++subset) {
-      const unsigned hot = __ballot_sync(~0u, most[subset] >= least);
-      total += __popc(hot);
-    }
-    if (threadIdx.x % 32 == 0) place = atomicAdd(&s.num_hot, total);
-    place = __shfl_sync(~0u, place, 0);
-#pragma unroll
-    for (int subset = 0; subset < SUBSETS; ++subset) {
-      const unsigned hot = __ballot_sync(~0u, most[subset] >= least);
-      if (most[subset] >= least) s.hot[place + __popc(hot & lower)] = threadIdx.x * SUBSETS + subset;
-      place += __popc(hot);
-    }
-  }
-
-  // Count the scores from the bound on, one bin for each value from `top` down, and mark the chunks that have any.
-  static __device__ __forceinline__ void count_hot(Shared& s, const Row& row, int run, int least, int top) {
-    const int tasks = s.num_hot * run;
-    for (int first = threadIdx.x; first < tasks; first += BATCH * THREADS) {
-      int chunks[BATCH];
-      uint4 parts[BATCH];
-#pragma unroll
-      for (int i = 0; i < BATCH; ++i) {
-        const int task = first + i * THREADS, hot = task < tasks ? s.hot[task / run] : 0;
-        const int chunk = chunk_of(hot / SUBSETS, hot % SUBSETS, task % run, run);
-        chunks[i] = task < tasks && chunk < row.num_chunks ? chunk : -1;
-        if (chunks[i] >= 0 && !row.is_at_end(chunk)) parts[i] = __ldg(row.chunks + chunk);
-      }
-#pragma unroll
-      for (int i = 0; i < BATCH; ++i) {
-        if (chunks[i] < 0) continue;
-        if (row.is_at_end(chunks[i])) parts[i] = row.load(chunks[i]);
-        if (count(s, parts[i], least, top, true)) atomicOr(&s.words[chunks[i] / 32], 1u << chunks[i] % 32);
+      const int place = flight * THREADS + threadIdx.x;
+      if (shift == 0) {
+        s.largest_of_flight[place] = {pairs[0], pairs[1], pairs[2], pairs[3]};
+      } else {
+        const uint32_t all = larger({pairs[0], pairs[1], pairs[2], pairs[3]});
+        s.largest[place] = larger_halves(all, all);
       }
     }
   }
 
-  // A bound below the k-th largest score: the k-th largest among the subsets' largest, or a little less.
-  static __device__ __forceinline__ int bound(Shared& s, const int (&most)[SUBSETS], int top, int k) {
-    // Bin 0 is for infinity, the last one for whatever is too far below.
+  // The largest finite score of a chunk.
+  static __device__ __forceinline__ int largest_finite(const uint4& part) {
+    int most = NOTHING;
+#pragma unroll 1
+    for (int i = 0; i < CHUNK; ++i) {
+      const int score = score_of(part, i);
+      if (score < INFINITE) most = max(most, score);
+    }
+    return most;
+  }
+
+  // The largest finite score that this thread has read, and those of the edges.
+  static __device__ __forceinline__ int largest_finite(const TopkRow& row, int flights, uint32_t best) {
+    int most = max(ordered(best & 0xFFFF), ordered(best >> 16));
+    if (most == INFINITE) {
+      most = NOTHING;
+#pragma unroll 1
+      for (int i = 0; i < flights * FLIGHT; ++i) {
+        const int chunk = chunk_of(threadIdx.x, 0, i);
+        if (row.is_between(chunk)) most = max(most, largest_finite(row.load(chunk)));
+      }
+    }
+    if (threadIdx.x < 2 && row.edge(threadIdx.x) >= 0) most = max(most, largest_finite(row.load(row.edge(threadIdx.x))));
+    return most;
+  }
+
+  // A bound below the k-th largest score: the k-th largest in `best` of all threads, if it is in reach of bins.
+  static __device__ __forceinline__ int bound(Shared& s, const uint32_t (&best)[FLIGHT / 2], int top, int k) {
+    // The first bin is for infinity, the last one for whatever is too far below.
 #pragma unroll
-    for (int i = 0; i < SUBSETS; ++i)
-      if (most[i] >= LEAST) atomicAdd(&s.bound_bins[most[i] > top ? 0 : min(top - most[i] + 1, BINS - 1)], 1);
+    for (int i = 0; i < FLIGHT; ++i) {
+      const int most = ordered(i % 2 ? best[i / 2] >> 16 : best[i / 2] & 0xFFFF);
+      if (most >= LEAST) atomicAdd(&s.bound_bins[most > top ? 0 : min(top - most + 1, BINS - 1)], 1);
+    }
     __syncthreads();
-    int above;
-    const int bin = find(s, s.bound_bins, k, above);
+    int unused;
+    const int bin = find(s, 0, s.bound_bins, k, 0, unused).bin;
     if (bin < 0 || bin == BINS - 1) return LEAST;
     return bin == 0 ? INFINITE : top - bin + 1;
   }
 
+  // List the groups that have scores from `least` on, in any order.
+  static __device__ __forceinline__ void list_hot(Shared& s, int flights, int shift, int least) {
+    const __nv_bfloat162 bound = score_pair(least);
+    uint32_t hot = 0;  // a bit for each of the thread's groups
+#pragma unroll 1
+    for (int flight = 0; flight < flights; ++flight) {
+      const int place = flight * THREADS + threadIdx.x;
+      if (shift == 0) hot |= at_least(s.largest_of_flight[place], bound) << flight * FLIGHT;
+      else hot |= uint32_t(__hge(__ushort_as_bfloat16(s.largest[place]), bound.x)) << flight;
+    }
+    const int count = __popc(hot), lane = threadIdx.x % 32;
+    int upto = count, place = 0;
+#pragma unroll
+    for (int step = 1; step < 32; step *= 2) {
+      const int other = __shfl_up_sync(~0u, upto, step);
+      if (lane >= step) upto += other;
+    }
+    if (lane == 31) place = atomicAdd(&s.num_hot, upto);
+    place = __shfl_sync(~0u, place, 31) + upto - count;
+#pragma unroll 1
+    for (; hot && place < HOT; hot &= hot - 1) {
+      const int bit = __ffs(hot) - 1;
+      s.hot[place++] = shift == 0 ? (bit / FLIGHT * THREADS + threadIdx.x) * FLIGHT + bit % FLIGHT
+                                  : bit * THREADS + threadIdx.x;
+    }
+  }
+
+  // Read hot groups and edges again, mark their chunks that have scores from `least` on, and keep them, if there is room.
+  static __device__ __forceinline__ void keep_hot(Shared& s, const TopkRow& row, int shift, int least) {
+    const unsigned lower = (1u << threadIdx.x % 32) - 1;
+    const __nv_bfloat162 bound = score_pair(least);
+    const int tasks = s.num_hot << shift;
+#pragma unroll 1
+    for (int start = 0; start < tasks + 2; start += BATCH * THREADS) {
+      int chunks[BATCH], place = 0, total = 0;
+      unsigned kept[BATCH];
+      uint4 parts[BATCH];
+#pragma unroll
+      for (int i = 0; i < BATCH; ++i) {
+        const int task = start + i * THREADS + threadIdx.x;
+        chunks[i] = -1;
+        if (task < tasks) chunks[i] = chunk_of_group(s.hot[task >> shift], task & ((1 << shift) - 1), shift);
+        else if (task < tasks + 2) chunks[i] = row.edge(task - tasks);
+        if (chunks[i] >= row.num_chunks || (task < tasks && !row.is_between(chunks[i]))) chunks[i] = -1;
+        parts[i] = __ldg(row.chunks + max(chunks[i], 0));
+      }
+#pragma unroll
+      for (int i = 0; i < BATCH; ++i) {
+        if (chunks[i] >= 0 && !row.is_between(chunks[i])) parts[i] = row.load(chunks[i]);
+        if (chunks[i] >= 0 && at_least(parts[i], bound) == 0) chunks[i] = -1;
+        kept[i] = __ballot_sync(~0u, chunks[i] >= 0);
+        total += __popc(kept[i]);
+      }
+      if (total == 0) continue;
+      if (threadIdx.x % 32 == 0) place = atomicAdd(&s.num_kept, total);
+      place = __shfl_sync(~0u, place, 0);
+#pragma unroll
+      for (int i = 0; i < BATCH; ++i) {
+        const int own = place + __popc(kept[i] & lower);
+        place += __popc(kept[i]);
+        if (chunks[i] < 0) continue;
+        atomicOr(&s.words[chunks[i] / 32], 1u << chunks[i] % 32);
+        if (own >= KEPT) continue;
+        s.parts[own] = parts[i];
+        s.chunks[own] = chunks[i];
+      }
+    }
+  }
+
+  static __device__ __forceinline__ void mark_all(Shared& s, const TopkRow& row, int num_words) {
+    for (int i = threadIdx.x; i < num_words; i += THREADS) {
+      const int chunks = row.num_chunks - i * 32;
+      s.words[i] = chunks >= 32 ? ~0u : (1u << chunks) - 1;
+    }
+  }
+
+  // Count a chunk's scores from `least` to `top`, and those above it in the first bin if that is wanted.
+  static __device__ __forceinline__ void count(Shared& s, const uint4& chunk, int least, int top, bool has_above) {
+#pragma unroll 1
+    for (uint32_t left = at_least(chunk, score_pair(least)); left; left &= left - 1) {
+      const int score = score_of(chunk, __ffs(left) - 1), bin = score > top ? 0 : top - score + 1;
+      if (bin < BINS && (bin > 0 || has_above)) atomicAdd(&s.bins[bin], 1);
+    }
+  }
+
+  // Scores of a chunk that are written: all bits of .x, and the first of .y as long as there is room.
+  static __device__ __forceinline__ uint2 selected(const uint4& chunk, int last) {
+    const __nv_bfloat162 pair = score_pair(last);
+    const uint32_t larger = above(chunk, pair);
+    return {larger, at_least(chunk, pair) & ~larger};
+  }
+
+  static __device__ __forceinline__ void write(const TopkRow& row, int* ids, int chunk, uint2 bits, int2& at, int room) {
+#pragma unroll 1
+    for (uint32_t some = bits.x | bits.y; some; some &= some - 1) {
+      const int i = __ffs(some) - 1;
+      const bool is_above = bits.x >> i & 1;
+      if (is_above || at.y < room) ids[at.x + min(at.y, room)] = chunk * CHUNK + i - row.offset;
+      (is_above ? at.x : at.y) += 1;
+    }
+  }
+
   static __device__ __forceinline__ void body(const TopkArguments& a, void* memory) {
     Shared& s = *reinterpret_cast<Shared*>(memory);
-    const Row row(a, blockIdx.x);
+    const TopkRow row(a, blockIdx.x);
     int* ids = a.ids + (long long)blockIdx.x * a.k;
-    const int run = (row.num_chunks + THREADS * SUBSETS - 1) / (THREADS * SUBSETS);
-    const int num_words = (row.num_chunks + 31) / 32;
-    for (int i = threadIdx.x; i < BINS; i += THREADS) s.bins[i] = s.bound_bins[i] = 0;
+    const int flights = row.past > row.first ? (row.past + FLIGHT * THREADS - 1) / (FLIGHT * THREADS) : 0;
+    const int shift = flights * FLIGHT * THREADS > GROUPS ? GROUP_BITS : 0, num_words = (row.num_chunks + 31) / 32;
+    reinterpret_cast<int4*>(s.bins)[threadIdx.x] = reinterpret_cast<int4*>(s.bound_bins)[threadIdx.x] = {0, 0, 0, 0};
+#pragma unroll 1
     for (int i = threadIdx.x; i < num_words; i += THREADS) s.words[i] = 0;
     if (threadIdx.x == 0) {
-      s.most = NOTHING;
-      s.num_hot = 0;
+      s.num_hot = s.num_kept = 0;
+      s.found[0] = s.found[1] = -1;
     }
-    int most[SUBSETS];
-    read_row(row, run, most);
+    uint32_t best[FLIGHT / 2];
+    read_row(s, row, flights, shift, best);
+    const int top = largest(s, largest_finite(row, flights, larger({best[0], best[1], best[2], best[3]})));
+    const int least = bound(s, best, top, a.k);
+    list_hot(s, flights, shift, least);
     __syncthreads();
-    int top = block_most(s, largest_finite(row, run, most));
-    const int least = bound(s, most, top, a.k);
-    list_hot(s, most, least);
+    if (s.num_hot > HOT) mark_all(s, row, num_words);
+    else keep_hot(s, row, shift, least);
     __syncthreads();
-    count_hot(s, row, run, least, top);
+    if (s.num_hot > HOT || s.num_kept > KEPT || !select_kept(s, row, ids, a.k, least, top, num_words))
+      select_marked(s, row, ids, a.k, least, top, num_words);
+  }
+
+  // Select among chunks that were kept; whether the last score is in reach of bins.
+  static __device__ __forceinline__ bool select_kept(Shared& s, const TopkRow& row, int* ids, int k, int least, int top,
+                                                     int num_words) {
+    const int kept = s.num_kept, own_words = (num_words + THREADS - 1) / THREADS;
+#pragma unroll 1
+    for (int i = threadIdx.x; i < kept; i += THREADS) count(s, s.parts[i], least, top, true);
+    int marked = 0, marked_before;
+#pragma unroll 1
+    for (int i = 0; i < own_words; ++i) {
+      const int word = threadIdx.x * own_words + i;
+      if (word < num_words) marked += __popc(s.words[word]);
+    }
     __syncthreads();
-    int above, rank = a.k;
-    int bin = find(s, s.bins, rank, above);
-    int last = bin == 0 ? INFINITE : top - bin + 1;  // the k-th largest score
-    while (bin < 0 && top - BINS + 1 >= least) {  // it is further down than bins reach
-      rank -= above;
-      top = largest_below(s, row, top - BINS + 2, num_words);
-      if (top < least) break;
+    const Place place = find(s, 1, s.bins, k, marked, marked_before);
+    if (place.bin < 0 && top - BINS + 1 >= least) return false;
+#pragma unroll 1
+    for (int i = 0; i < own_words; ++i) {
+      const int word = threadIdx.x * own_words + i;
+      if (word >= num_words) break;
+      s.words_before[word] = marked_before;
+      marked_before += __popc(s.words[word]);
+    }
+    __syncthreads();
+    const int last = place.bin < 0 ? least : place.bin == 0 ? INFINITE : top - place.bin + 1;
+    const int room = place.bin < 0 ? k : k - place.above;  // for scores that equal the last one
+#pragma unroll 1
+    for (int i = threadIdx.x; i < kept; i += THREADS) {
+      const int chunk = s.chunks[i], word = chunk / 32;
+      const int rank = s.words_before[word] + __popc(s.words[word] & ((1u << chunk % 32) - 1));
+      const uint2 bits = selected(s.parts[i], last);
+      s.ordered_chunks[rank] = chunk;
+      s.ordered_bits[rank] = bits.x | bits.y << 8;
+    }
+    __syncthreads();
+    const int own_chunks = (kept + THREADS - 1) / THREADS, first = threadIdx.x * own_chunks;
+    int2 sum = {0, 0}, total;
+#pragma unroll 1
+    for (int i = first; i < min(first + own_chunks, kept); ++i) {
+      const uint32_t bits = s.ordered_bits[i];
+      sum = {sum.x + __popc(bits & 0xFF), sum.y + __popc(bits >> 8)};
+    }
+    int2 at = before(s, 0, sum, total);
+#pragma unroll 1
+    for (int i = first; i < min(first + own_chunks, kept); ++i) {
+      const uint32_t bits = s.ordered_bits[i];
+      write(row, ids, s.ordered_chunks[i], {bits & 0xFF, bits >> 8}, at, room);
+    }
+    for (int i = total.x + min(total.y, room) + threadIdx.x; i < k; i += THREADS) ids[i] = -1;
+    return true;
+  }
+
+  // Select among all chunks that are marked, reading them again in every step.
+  static __device__ __noinline__ void select_marked(Shared& s, const TopkRow& row, int* ids, int k, int least, int top,
+                                                    int num_words) {
+    int rank = k, last = least, room = k;
+    for (bool is_first = true; top >= least; is_first = false) {
+      __syncthreads();
       for (int i = threadIdx.x; i < BINS; i += THREADS) s.bins[i] = 0;
+      if (threadIdx.x == 0) s.found[1] = -1;
       __syncthreads();
       for (int word = threadIdx.x; word < num_words; word += THREADS)
         for (uint32_t left = s.words[word]; left; left &= left - 1)
-          count(s, row.load(word * 32 + __ffs(left) - 1), least, top, false);
+          count(s, row.load(word * 32 + __ffs(left) - 1), least, top, is_first);
       __syncthreads();
-      bin = find(s, s.bins, rank, above);
-      last = top - bin + 1;
+      int unused;
+      const Place place = find(s, 1, s.bins, rank, 0, unused);
+      if (place.bin >= 0) {
+        last = place.bin == 0 ? INFINITE : top - place.bin + 1;
+        room = rank - place.above;
+        break;
+      }
+      rank -= place.above;
+      top = largest_below(s, row, top - BINS + 2, num_words);
     }
-    const int room = bin < 0 ? 0 : rank - above;  // for scores that equal the last one
-    write(s, row, ids, a.k, bin < 0 ? LEAST - 1 : last, room, num_words);
+    write_marked(s, row, ids, k, last, room, num_words);
   }
 
-  // Count a chunk's scores from `least` to `top`, and those above it in the first bin; whether there were any.
-  static __device__ __forceinline__ bool count(Shared& s, const uint4& chunk, int least, int top, bool has_infinity) {
-    bool is_any = false;
-#pragma unroll
-    for (int i = 0; i < CHUNK; ++i) {
-      const int score = score_of(chunk, i);
-      if (score < least) continue;
-      is_any = true;
-      const int bin = score > top ? 0 : top - score + 1;
-      if (bin < BINS && (bin > 0 || has_infinity)) atomicAdd(&s.bins[bin], 1);
-    }
-    return is_any;
-  }
-
-  static __device__ __forceinline__ int largest_below(Shared& s, const Row& row, int limit, int num_words) {
+  static __device__ __forceinline__ int largest_below(Shared& s, const TopkRow& row, int limit, int num_words) {
     int most = NOTHING;
     for (int word = threadIdx.x; word < num_words; word += THREADS) {
       for (uint32_t left = s.words[word]; left; left &= left - 1) {
@@ -340,51 +519,31 @@ struct Topk {
         }
       }
     }
-    if (threadIdx.x == 0) s.most = NOTHING;
-    __syncthreads();
-    return block_most(s, most);
+    return largest(s, most);
   }
 
-  // Bits of a chunk's scores above the last one, and of those that equal it.
-  static __device__ __forceinline__ uint2 compare(const uint4& chunk, int last) {
-    uint2 bits = {0, 0};
-#pragma unroll
-    for (int i = 0; i < CHUNK; ++i) {
-      const int score = score_of(chunk, i);
-      bits.x |= uint32_t(score > last) << i;
-      bits.y |= uint32_t(score == last) << i;
-    }
-    return bits;
-  }
-
-  // Write the columns of all scores above the last one and of the first `room` that equal it, then -1.
-  static __device__ __forceinline__ void write(Shared& s, const Row& row, int* ids, int k, int last, int room,
-                                               int num_words) {
+  static __device__ __forceinline__ void write_marked(Shared& s, const TopkRow& row, int* ids, int k, int last, int room,
+                                                      int num_words) {
     int2 done = {0, 0};
     for (int first = 0; first < num_words; first += THREADS) {
       const int word = first + threadIdx.x;
-      const uint32_t hot = word < num_words ? s.words[word] : 0;
+      const uint32_t marked = word < num_words ? s.words[word] : 0;
       int2 own = {0, 0}, total;
-      for (uint32_t left = hot; left; left &= left - 1) {
-        const uint2 bits = compare(row.load(word * 32 + __ffs(left) - 1), last);
-        own = plus(own, {__popc(bits.x), __popc(bits.y)});
+      for (uint32_t left = marked; left; left &= left - 1) {
+        const uint2 bits = selected(row.load(word * 32 + __ffs(left) - 1), last);
+        own = {own.x + __popc(bits.x), own.y + __popc(bits.y)};
       }
-      int2 at = plus(done, before(s, own, total));
-      done = plus(done, total);
+      __syncthreads();
+      const int2 sum = before(s, 0, own, total);
+      int2 at = {done.x + sum.x, done.y + sum.y};
+      done = {done.x + total.x, done.y + total.y};
       if (own.x + own.y == 0) continue;
-      for (uint32_t left = hot; left; left &= left - 1) {
+      for (uint32_t left = marked; left; left &= left - 1) {
         const int chunk = word * 32 + __ffs(left) - 1;
-        const uint2 bits = compare(row.load(chunk), last);
-        for (uint32_t some = bits.x | bits.y; some; some &= some - 1) {
-          const int i = __ffs(some) - 1;
-          const bool is_above = bits.x >> i & 1;
-          if (is_above || at.y < room) ids[at.x + min(at.y, room)] = chunk * CHUNK + i - row.offset;
-          (is_above ? at.x : at.y) += 1;
-        }
+        write(row, ids, chunk, selected(row.load(chunk), last), at, room);
       }
     }
-    const int written = done.x + min(done.y, room);
-    for (int i = written + threadIdx.x; i < k; i += THREADS) ids[i] = -1;
+    for (int i = done.x + min(done.y, room) + threadIdx.x; i < k; i += THREADS) ids[i] = -1;
   }
 };
 
