@@ -30,6 +30,7 @@ from thalweg.model.real_width import real_width_config
 CONTEXTS = (4096, 131072)
 BATCHES = (64, 256)
 PREFILL_TOKENS, PREFILL_CHUNK = 65536, 8192
+LEAST_CALLS = 16
 HEAD = "head"
 """The op of the logits, told apart: a model of forty layers has one, too."""
 
@@ -58,7 +59,8 @@ def op_rows(calls: Sequence[Call], bytes_per_us: float, clock: Callable[[Sequenc
         costs = [cost(call) for call in group]
         floor = sum(item.floor_us(bytes_per_us) for item in costs)
         total = Cost(sum(item.num_bytes for item in costs), sum(item.flops for item in costs))
-        taken = clock(group) * len(group)
+        # A graph of few calls would be the launch of a graph.
+        taken = clock(group * -(-LEAST_CALLS // len(group))) * len(group)
         rows.append(
             {
                 "op": name,
@@ -75,7 +77,8 @@ def op_rows(calls: Sequence[Call], bytes_per_us: float, clock: Callable[[Sequenc
 
 def launch_gaps(graph: torch.cuda.CUDAGraph) -> float:
     """Share of a replay, in percent, in which no kernel runs."""
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+    activities = [torch.profiler.ProfilerActivity.CUDA]
+    with torch.profiler.profile(activities=activities, acc_events=True) as profile:
         graph.replay()
         torch.cuda.synchronize()
     spans = sorted(
