@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,7 @@ from thalweg.kernels.sm90.library import num_compiled
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("hopper")]
 
 SIZES: dict[str, Any] = {"max_num_seqs": 40, "max_model_len": 256, "max_num_batched_tokens": 1024}
-NUM_PROMPTS, NUM_TOKENS = 200, 8
+NUM_PROMPTS, NUM_TOKENS = 200, 4
 VOCAB_SIZE = 4096
 
 
@@ -52,29 +52,51 @@ def watched(monkeypatch: pytest.MonkeyPatch, wanted: list[list[int]], params: An
     return texts, watch.rows
 
 
-def test_the_cpus_tokens_are_the_likeliest_ones_on_the_gpu(
+def test_the_gpu_is_as_near_to_exact_arithmetic_as_float32_on_the_cpu_is(
     monkeypatch: pytest.MonkeyPatch, record_property: Callable[[str, object], None]
 ) -> None:
+    """Teacher-forced on the tokens of exact arithmetic, steps differ where other sums round another way.
+
+    Rounding to bfloat16 and to MXFP8 makes steps of what is a last bit in a sum, in every layer: no arithmetic but the
+    exact one gives its logits, so the CPU's own float32 is the measure.
+    """
     wanted = prompts(NUM_PROMPTS, VOCAB_SIZE, longest=40)
     params = SamplingParams(temperature=0, max_tokens=NUM_TOKENS, ignore_eos=True)
-    texts, here = watched(monkeypatch, wanted, params, arithmetic="float32")
+    texts, exact = watched(monkeypatch, wanted, params, arithmetic="exact")
     forced = [replace(params, forced_token_ids=text) for text in texts]
-    again, there = watched(monkeypatch, wanted, forced, **on_sm90())
-    assert again == texts
-    assert there.keys() == here.keys()
-    assert len(here) == NUM_PROMPTS * NUM_TOKENS
-    best = {key: logits.topk(2) for key, logits in here.items()}
-    differing = [key for key, logits in there.items() if int(logits.argmax()) != int(best[key].indices[0])]
-    gaps = {key: _ulps(*best[key].values.tolist()) for key in differing}
-    record_property("differing steps", len(differing))
-    print(f"{len(differing)} of {len(here)} steps differ, by gaps of {sorted(gaps.values())} bf16 ulp")
-    assert max(gaps.values(), default=0) < 2
-    assert len(differing) <= len(here) // 100
+    again, here = watched(monkeypatch, wanted, forced, arithmetic="float32")
+    said_there, there = watched(monkeypatch, wanted, forced, **on_sm90())
+    assert again == said_there == texts
+    assert len(exact) == NUM_PROMPTS * NUM_TOKENS
+    assert exact.keys() == here.keys() <= there.keys()
+    on_cpu, on_gpu = Distance.of(exact, here), Distance.of(exact, there)
+    record_property("float32 on the CPU", on_cpu)
+    record_property("on the GPU", on_gpu)
+    assert on_gpu.mean_error < 1.25 * on_cpu.mean_error
+    assert on_gpu.num_differing < 1.5 * on_cpu.num_differing + len(exact) // 100
+    assert on_gpu.largest_gap < 2 * on_cpu.largest_error
 
 
-def _ulps(largest: float, second: float) -> float:
-    """How far two logits lie apart, in steps of bfloat16 at the larger one."""
-    return (largest - second) / 2.0 ** (np.floor(np.log2(abs(largest))) - 7)
+@dataclass(frozen=True)
+class Distance:
+    """How far logits are from those of exact arithmetic, at the tokens that are the likeliest there."""
+
+    mean_error: float
+    largest_error: float
+    num_differing: int
+    """Steps with another likeliest token."""
+    largest_gap: float
+    """Between the two likeliest tokens of such a step."""
+
+    @staticmethod
+    def of(exact: dict[Any, torch.Tensor], other: dict[Any, torch.Tensor]) -> Distance:
+        errors, gaps = [], [0.0]
+        for key, logits in exact.items():
+            (first, second), best = logits.topk(2).values.tolist(), int(logits.argmax())
+            errors.append(abs(float(other[key][best]) - first))
+            if int(other[key].argmax()) != best:
+                gaps.append(first - second)
+        return Distance(float(np.mean(errors)), max(errors), len(gaps) - 1, max(gaps))
 
 
 @pytest.mark.parametrize("graphs", [True, False], ids=["graphs", "eager"])

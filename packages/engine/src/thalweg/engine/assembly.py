@@ -26,7 +26,7 @@ from thalweg.engine.loading import (
     load_draft_network,
     load_model,
 )
-from thalweg.engine.memory_profile import measure_needs, warm_up
+from thalweg.engine.memory_profile import measure_needs, needs_of_the_model, warm_up
 from thalweg.engine.pool_sizes import DEVICE_MEMORY_FRACTION, PoolSizes, size_pools, smallest_pools
 from thalweg.engine.runner import StreamRunner
 from thalweg.engine.statistics import Capacity
@@ -210,7 +210,8 @@ def _most_tokens(maker: DeviceMaker) -> int:
 
 def _measured_sizes(maker: DeviceMaker, facts: ModelConfig, communicator: Communicator | None) -> PoolSizes:
     """Of the pools of a device, beside the model and the largest steps."""
-    needs = measure_needs(maker, _most_tokens(maker))
+    is_given = maker.config.cache.num_blocks is not None
+    needs = needs_of_the_model(maker.backend) if is_given else measure_needs(maker, _most_tokens(maker))
     return size_pools(
         maker.config,
         compute_layout(maker.geometry),

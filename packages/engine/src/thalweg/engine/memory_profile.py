@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import torch
@@ -40,24 +42,41 @@ def measure_needs(maker: DeviceMaker, num_tokens: int) -> MemoryNeeds:
     """
     backend = maker.backend
     backend.release_memory()
-    try:
+    with too_large_steps(maker, num_tokens):
         device = maker.device(1 + BLOCK, 1 + STATE_SLOT)
-        run_largest_steps(maker, device, num_tokens)
+        _run(maker, device, maker.config.scheduler, num_tokens)
         memory = device_memory(backend)
         graph_bytes = _graph_bytes(maker, device) if maker.has_graphs else 0
         device.close()
+    backend.release_memory()
+    needs = MemoryNeeds(memory.total_bytes, memory.peak_bytes + _outside(memory), graph_bytes)
+    _LOG.info("largest steps take %d MiB, graphs %d MiB more", needs.step_bytes >> 20, graph_bytes >> 20)
+    return needs
+
+
+def needs_of_the_model(backend: Backend) -> MemoryNeeds:
+    """What is taken now, and nothing for steps: where the number of blocks is given they get what is left."""
+    memory = device_memory(backend)
+    return MemoryNeeds(memory.total_bytes, memory.used_bytes + _outside(memory), 0)
+
+
+@contextmanager
+def too_large_steps(maker: DeviceMaker, num_tokens: int) -> Iterator[None]:
+    """Steps that do not fit become a CapacityError."""
+    try:
+        yield
     except (torch.OutOfMemoryError, LaunchedWorkError) as error:
         if not isinstance(error.__cause__ or error, torch.OutOfMemoryError):
             raise
         raise CapacityError(
             f"the largest steps do not fit beside the model: max_num_batched_tokens {num_tokens}, max_num_seqs "
-            f"{maker.config.scheduler.max_num_seqs}; lower one of them ({error})"
+            f"{maker.config.scheduler.max_num_seqs}; lower one of them, or num_blocks ({error})"
         ) from error
-    backend.release_memory()
-    outside = max(0, memory.total_bytes - memory.free_bytes - memory.used_bytes)
-    needs = MemoryNeeds(memory.total_bytes, memory.peak_bytes + outside, graph_bytes)
-    _LOG.info("largest steps take %d MiB, graphs %d MiB more", needs.step_bytes >> 20, graph_bytes >> 20)
-    return needs
+
+
+def _outside(memory: DeviceMemory) -> int:
+    """What other processes hold, and what this one does beside tensors."""
+    return max(0, memory.total_bytes - memory.free_bytes - memory.used_bytes)
 
 
 def device_memory(backend: Backend) -> DeviceMemory:
@@ -68,26 +87,21 @@ def device_memory(backend: Backend) -> DeviceMemory:
     return memory
 
 
-def run_largest_steps(maker: DeviceMaker, device: ModelDevice, num_tokens: int) -> None:
-    """A prefill and a decode step, sampled, on a block and a slot that nobody has yet. Waits for the device.
-
-    num_tokens: most query tokens of a prefill.
-    """
-    _run(maker, device, maker.config.scheduler, num_tokens)
-
-
 def warm_up(maker: DeviceMaker, device: ModelDevice, num_tokens: int) -> None:
     """Run the largest steps, then smaller ones, each of half as many tokens and sequences as the one before.
 
+    They use a block and a slot that nobody has yet. num_tokens: most query tokens of a prefill. Waits for the device.
     Kernels are chosen by numbers of rows: afterwards those of every step have been built, and memory for it is there.
     """
     scheduler, count = maker.config.scheduler, maker.config.scheduler.max_num_seqs
-    while num_tokens or count:
-        _run(maker, device, replace(scheduler, max_num_seqs=max(count, 1)), max(num_tokens, 1))
-        num_tokens, count = num_tokens // 2, count // 2
+    with too_large_steps(maker, num_tokens):
+        while num_tokens or count:
+            _run(maker, device, replace(scheduler, max_num_seqs=max(count, 1)), max(num_tokens, 1))
+            num_tokens, count = num_tokens // 2, count // 2
 
 
 def _run(maker: DeviceMaker, device: ModelDevice, scheduler: SchedulerConfig, num_tokens: int) -> None:
+    """A prefill and a decode step, sampled."""
     facts, block_size = maker.model.config, maker.geometry.tokens_per_block
     tail_length = facts.engram_max_ngram_size if facts.engram_layer_ids else 1
     runner = StreamRunner(maker.backend, device, maker.inputs())
