@@ -215,7 +215,7 @@ def topk_to_slots(
     column = torch.arange(topk.shape[-1], device=topk.device)
     is_selected = (column < visible_entries[..., None]) & (topk >= 0)
     entry = torch.where(is_selected, topk.long(), 0)
-    cells = (entry // entries_per_block).reshape(topk.shape[0], -1)
+    cells = (entry // entries_per_block).flatten(1)
     if cells.numel() and int(cells.max()) >= block_tables.shape[1]:
         raise ConfigError(f"an entry lies in cell {int(cells.max())}; block_tables has {block_tables.shape[1]}")
     block = block_tables.long().gather(1, cells).reshape(topk.shape)

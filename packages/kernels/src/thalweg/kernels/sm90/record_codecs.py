@@ -70,7 +70,7 @@ class RecordShape:
     @property
     def part_bytes(self) -> int:
         """Data of one lane."""
-        return self.record_format.data_bytes(PART)
+        return self.data_bytes // self.parts
 
     @property
     def group_lanes(self) -> int:
