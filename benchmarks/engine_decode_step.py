@@ -30,7 +30,11 @@ from thalweg.model.real_width import real_width_config
 CONTEXTS = (4096, 131072)
 BATCHES = (64, 256)
 PREFILL_TOKENS, PREFILL_CHUNK = 65536, 8192
+TOKENS_BEYOND = 64
+"""Positions of the rotary tables beyond the longest context."""
 LEAST_CALLS = 16
+"""In a graph that times an op: one of few calls would be the launch of a graph."""
+Clock = Callable[[Sequence[Callable[[], object]]], float]
 HEAD = "head"
 """The op of the logits, told apart: a model of forty layers has one, too."""
 
@@ -49,7 +53,7 @@ class Step:
         return self._model.logits(self._model.forward(self._batch, memory))
 
 
-def op_rows(calls: Sequence[Call], bytes_per_us: float, clock: Callable[[Sequence[Call]], float]) -> list[Row]:
+def op_rows(calls: Sequence[Call], bytes_per_us: float, clock: Clock) -> list[Row]:
     """Per op: its calls in a step, what they take together, their floor."""
     groups: dict[str, list[Call]] = {}
     for call in calls:
@@ -59,7 +63,6 @@ def op_rows(calls: Sequence[Call], bytes_per_us: float, clock: Callable[[Sequenc
         costs = [cost(call) for call in group]
         floor = sum(item.floor_us(bytes_per_us) for item in costs)
         total = Cost(sum(item.num_bytes for item in costs), sum(item.flops for item in costs))
-        # A graph of few calls would be the launch of a graph.
         taken = clock(group * -(-LEAST_CALLS // len(group))) * len(group)
         rows.append(
             {
@@ -84,13 +87,13 @@ def launch_gaps(graph: torch.cuda.CUDAGraph) -> float:
     spans = sorted(
         (event.time_range.start, event.time_range.end)
         for event in profile.events()
-        if event.device_type == torch.autograd.DeviceType.CUDA
+        if event.device_type == torch.autograd.DeviceType.CUDA  # type: ignore[attr-defined]
     )
     busy, last = 0.0, spans[0][0]
     for start, end in spans:
         busy += max(0.0, end - max(start, last))
         last = max(last, end)
-    return 100 * (1 - busy / (last - spans[0][0]))
+    return float(100 * (1 - busy / (last - spans[0][0])))
 
 
 def replayed(step: Step, replays: int = 5) -> tuple[float, float]:
@@ -124,7 +127,8 @@ def decode_rows(
     for batch in batches:
         for context in contexts:
             step = Step(model, sequences, *sequences.decode(batch, context, model.config))
-            ops.calls = calls = []
+            calls: list[Call] = []
+            ops.calls = calls
             step()
             ops.calls = None
             whole, gaps = replayed(step) if is_cuda else (host_time_us([step]), 0.0)
@@ -212,8 +216,6 @@ def main() -> None:
     print(f"{torch.cuda.max_memory_allocated() / 1e9:.1f} GB of memory at most")
     publish(rows, options.json)
 
-
-TOKENS_BEYOND = 64
 
 if __name__ == "__main__":
     main()
