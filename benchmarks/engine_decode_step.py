@@ -63,7 +63,7 @@ def op_rows(calls: Sequence[Call], bytes_per_us: float, clock: Clock) -> list[Ro
         costs = [cost(call) for call in group]
         floor = sum(item.floor_us(bytes_per_us) for item in costs)
         total = Cost(sum(item.num_bytes for item in costs), sum(item.flops for item in costs))
-        taken = clock(group * -(-LEAST_CALLS // len(group))) * len(group)
+        taken = clock([call.again for call in group] * -(-LEAST_CALLS // len(group))) * len(group)
         rows.append(
             {
                 "op": name,

@@ -27,7 +27,8 @@ class Call(NamedTuple):
     kwargs: dict[str, Any]
     result: Any
 
-    def __call__(self) -> object:
+    def again(self) -> object:
+        """The same call once more."""
         return self.function(*self.args, **self.kwargs)
 
 
