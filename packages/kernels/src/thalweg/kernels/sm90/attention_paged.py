@@ -1,14 +1,14 @@
 """Attention over cached records on Hopper, read and de-quantised where they lie.
 
 A block takes one query row, padded to 64 heads, and its list of keys in tiles of 64. Eight warps fetch the records of a
-tile and write them to shared memory as bfloat16, where they serve both as keys and as values.
+tile and write them to shared memory as bfloat16, where they serve both as keys and as values. That is CUDA C++
+(cuda/attention_keys.cuh): TileLang has no permutation of bytes and no product of packed bfloat16.
 """
 # Without postponed annotations: those of the kernel are its arguments' types to TileLang.
 # mypy: disable-error-code="valid-type, name-defined, untyped-decorator"
 
 import functools
 import math
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -18,10 +18,11 @@ from thalweg.interfaces import ConfigError
 from thalweg.kernels.reference.paged_attention import check_paged_attention
 from thalweg.kernels.reference.record_format import RecordFormat
 from thalweg.kernels.registry import Implementation
+from thalweg.kernels.sm90.cuda_source import cuda_source
 from thalweg.kernels.sm90.library import ARCHITECTURE, compiled, tilelang
 from thalweg.kernels.sm90.tensors import check_device, span, unit_bytes
 
-SOURCE = Path(__file__).with_name("cuda") / "attention_keys.cuh"
+SOURCE = "attention_keys.cuh"
 KEY_FACTOR = 2.0**-14
 """Keys of records are carried times this, so that the scales of all formats fit bfloat16. It is exact."""
 HEADS = 64
@@ -77,7 +78,7 @@ def paged_attention_kernel(
         main_capacity: T.int32,
     ) -> None:
         with T.Kernel(num_rows, threads=THREADS) as row:
-            T.import_source(SOURCE.read_text())
+            T.import_source(cuda_source(SOURCE))
             queries = T.alloc_shared((HEADS, columns), "bfloat16")
             keys = T.alloc_shared((TILE, columns), "bfloat16")
             masses = T.alloc_shared((HEADS, TILE), "bfloat16")
@@ -228,13 +229,16 @@ def paged_sparse_attention(
     check_heads(q)
     if heads > HEADS:
         raise ConfigError(f"q has {heads} heads; at most {HEADS} are accepted")
+    if window_slots.shape[1] == 0:
+        raise ConfigError("window_slots has 0 columns; at least 1 is required")
     out = torch.empty_like(q, memory_format=torch.contiguous_format)
     if rows == 0:
         return out
     selected = 0 if main_slots is None else main_slots.shape[1]
     if main_view is None or main_slots is None:
         main_view, main_slots, main_format = window_view, window_slots[:, :1], RecordFormat.MXFP8
-    check_device(q=q, window_view=window_view, window_slots=window_slots, main_view=main_view, main_slots=main_slots)
+    views = {"window_view": window_view, "main_view": main_view}
+    check_device(q=q, **views, window_slots=window_slots, main_slots=main_slots, sink=sink)
     window, main = Records.of("window_view", window_view), Records.of("main_view", main_view)
     alignments = (window.alignment, main.alignment)
     kernel = paged_attention_kernel(heads, dim, window_slots.shape[1], selected, main_format, alignments)

@@ -17,6 +17,7 @@ from thalweg.interfaces import ConfigError
 from thalweg.kernels.reference.numerics import check_shape
 from thalweg.kernels.registry import Implementation
 from thalweg.kernels.sm90.attention_paged import COLUMNS, HEADS, LOWEST, SOURCE, THREADS, TILE, check_heads
+from thalweg.kernels.sm90.cuda_source import cuda_source
 from thalweg.kernels.sm90.library import ARCHITECTURE, compiled, tilelang
 from thalweg.kernels.sm90.tensors import check_device, check_integers
 
@@ -46,7 +47,7 @@ def sparse_attention_kernel(
         scale: T.float32,
     ) -> None:
         with T.Kernel(num_rows, head_tiles, threads=THREADS) as (row, head_tile):
-            T.import_source(SOURCE.read_text())
+            T.import_source(cuda_source(SOURCE))
             queries = T.alloc_shared((HEADS, columns), "bfloat16")
             keys = T.alloc_shared((TILE, columns), "bfloat16")
             masses = T.alloc_shared((HEADS, TILE), "bfloat16")
