@@ -1,8 +1,8 @@
 // Scores of MXFP4 queries with MXFP4 keys: score(row, key) = sum_h weight[row, h] relu(q[row, h] . k[key]).
 //
-// One warpgroup takes 64 keys at a time, half a tile. FP4 magnitudes are e4m3 as they are: their three bits, moved to where e4m3 has
-// its lowest exponent bits and its highest mantissa bit, are the value times 2^-6 (0.5, a subnormal, included). So four
-// bytes come out of two shifts and two bit selections, in place of a table or a multiplication for each pair.
+// One warpgroup takes 64 keys at a time, half a tile. FP4 magnitudes are e4m3 as they are: their three bits, moved to
+// where e4m3 has its lowest exponent bits and its highest mantissa bit, are the value times 2^-6 (0.5, a subnormal,
+// included). So four bytes come out of two shifts and two bit selections, without a table and without products.
 // One wgmma takes 32 columns, which is one scale group. Products of FP4 values are multiples of 1/4 up to 36, so 32 of
 // them add up without rounding in the 14 bits that FP8 accumulators have. Groups therefore keep accumulators of their
 // own; their scales are applied in float32. The scale of a query's group goes into its bytes, as far as e4m3 reaches:
@@ -185,7 +185,8 @@ struct alignas(16) QueryRow {
 // e4m3 byte of an FP4 code times a power of two, exact in range.
 __device__ __forceinline__ uint32_t scaled_byte(uint32_t code, float scale) {
   const uint32_t magnitude = code & 7u;
-  const float value = magnitude < 2 ? 0.5f * magnitude : (1.0f + 0.5f * (magnitude & 1u)) * (1 << ((magnitude >> 1) - 1));
+  const float value = magnitude < 2 ? 0.5f * magnitude  // the rest has an exponent and one bit of a mantissa
+                                    : (1.0f + 0.5f * (magnitude & 1u)) * (1 << ((magnitude >> 1) - 1));
   const uint32_t byte = __nv_cvt_float_to_fp8(value * scale, __NV_SATFINITE, __NV_E4M3);
   return byte | (code & 8u) << 4;
 }
