@@ -30,7 +30,9 @@ BACKTRACKING = 6
 class Views:
     """One tensor per layer and kind, filled with NaN bytes so that reading an unwritten record shows."""
 
-    def __init__(self, model: Model | NativeModel, num_blocks: int, num_slots: int, block_tokens: int) -> None:
+    def __init__(
+        self, model: Model | NativeModel, num_blocks: int, num_slots: int, block_tokens: int = BLOCK_TOKENS
+    ) -> None:
         config, quant = model.config, model.numerics.is_quant
         main = RecordFormat.FP4_MAIN if config.use_fp4_sparse_kv else RecordFormat.MXFP8
         self.window_format = RecordFormat.MXFP8 if quant else RecordFormat.FLOAT64
