@@ -1,6 +1,7 @@
 """Compile every device kernel for an architecture, without a GPU: what a machine with one would compile at first use.
 
-Each kernel module lists its kernels at real dimensions in `COMPILE_EXAMPLES`.
+Each kernel module lists its kernels at real dimensions in `COMPILE_EXAMPLES`, and in `HOPPER_KERNELS`, where there are
+any, those of them that only sm_90a has the instructions for.
 """
 
 from __future__ import annotations
@@ -24,6 +25,11 @@ def examples() -> Iterator[tuple[str, str]]:
     for module in DEVICE_MODULES:
         for name in module.COMPILE_EXAMPLES:
             yield module.__name__, name
+
+
+def fits(module: str, name: str, architecture: str) -> bool:
+    """Whether the architecture has the instructions of a kernel."""
+    return architecture == "sm_90a" or name not in getattr(importlib.import_module(module), "HOPPER_KERNELS", ())
 
 
 def build(module: str, name: str, architecture: str) -> float:
@@ -50,7 +56,12 @@ def main() -> int:
     # A fresh process each: TileLang keeps state of its compiler, and a crash of it must not end the others.
     spawn = multiprocessing.get_context("spawn")
     with concurrent.futures.ProcessPoolExecutor(options.jobs, mp_context=spawn) as pool:
-        tasks = {pool.submit(build, *kernel, arch): (*kernel, arch) for arch in chosen for kernel in kernels}
+        tasks = {
+            pool.submit(build, *kernel, arch): (*kernel, arch)
+            for arch in chosen
+            for kernel in kernels
+            if fits(*kernel, arch)
+        }
         for task in concurrent.futures.as_completed(tasks):
             module, name, arch = tasks[task]
             label = f"{arch:8} {module.removeprefix('thalweg.kernels.'):32} {name:48}"

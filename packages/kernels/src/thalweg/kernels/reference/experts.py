@@ -15,7 +15,7 @@ from thalweg.kernels.reference.expert_weights import ExpertWeights, pack_expert_
 from thalweg.kernels.reference.gemm import grouped_matmul
 from thalweg.kernels.reference.quant import MX_GROUP, dequantize_mxfp8
 
-WIDTHS = (8, 16, 64, 256)
+WIDTHS = (8, 16, 64, 128, 256)
 """Rows that one tile of an expert may have."""
 PLACE_ALIGNMENT = 8
 """Rows of an expert start at a multiple of this where they are laid out for a device."""
@@ -42,10 +42,14 @@ class ExpertPlan:
 
 
 def tile_width(num_rows: int, num_experts: int) -> int:
-    """Rows of a tile: enough for twice the average of an expert, so that few experts need two, which read their weights
-    twice.
+    """Rows of a tile: enough for an average expert and twice the square root more, so that few experts need two tiles,
+    which read their weights twice.
     """
-    return next((width for width in WIDTHS if width * num_experts >= 2 * num_rows), WIDTHS[-1])
+    for width in WIDTHS[:-1]:
+        spare = width * num_experts - num_rows
+        if spare >= 0 and spare * spare >= 4 * num_rows * num_experts:
+            return width
+    return WIDTHS[-1]
 
 
 def most_tiles(num_rows: int, num_experts: int, width: int) -> int:

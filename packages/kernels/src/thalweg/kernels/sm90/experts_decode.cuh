@@ -1,10 +1,10 @@
-// Few rows per expert: all of the time goes into fetching the touched weights once and bringing them to the tensor cores.
+// Few rows per expert: all of the time goes into fetching the touched weights and bringing them to the tensor cores.
 //
 // A block stays on its multiprocessor and takes a range of units, 64 weight rows of one tile of rows each. One thread
-// fetches packed tiles of 64 x 128 weights into a ring. Each group of four warps takes every GROUPS-th of them: codes go
-// to registers, two shifts and masks away from e4m3 (exact), and from there into FP8 products with the rows' codes, which
-// stay in shared memory as long as the tile of rows is the same. A product covers 32 columns, one group of scales; its
-// float32 sum is scaled and added by ordinary arithmetic. At the end of a unit the groups' sums are added in their order.
+// fetches packed tiles of 64 x 128 weights into a ring. Each group of four warps takes every GROUPS-th of them: codes
+// go to registers, two shifts and masks away from e4m3 (exact), and from there into FP8 products with the rows' codes,
+// which stay in shared memory as long as the tile of rows is the same. A product covers 32 columns, one group of
+// scales; its float32 sum is scaled and added by ordinary arithmetic. The groups' sums of a unit are added in order.
 
 namespace thalweg {
 
@@ -38,7 +38,7 @@ struct ExpertDecode {
   static constexpr int kPartialBytes = GROUPS * WIDTH * kPartialStride * 4;
 
   uint8_t* shared;
-  uint32_t rows_at, scales_at, ring_at, full_at, empty_at;
+  uint32_t rows_at, scales_at, ring_at, full_at, empty_at, left_at, free_at;
   float* partials;
 
   __device__ __forceinline__ explicit ExpertDecode(uint8_t* memory) : shared(memory) {
@@ -48,6 +48,8 @@ struct ExpertDecode {
     partials = reinterpret_cast<float*>(memory + kRowBytes + kScaleBytes + kRingBytes);
     full_at = ring_at + kRingBytes + 2 * kPartialBytes;
     empty_at = full_at + 8 * STAGES;
+    left_at = empty_at + 8 * STAGES;
+    free_at = left_at + 16;
   }
 
   __device__ __forceinline__ void init() const {
@@ -56,12 +58,17 @@ struct ExpertDecode {
         barrier_init(full_at + 8 * stage, 1);
         barrier_init(empty_at + 8 * stage, 4);
       }
+      for (int buffer = 0; buffer < 2; ++buffer) {
+        barrier_init(left_at + 8 * buffer, GROUPS * 4);
+        barrier_init(free_at + 8 * buffer, 4);
+      }
       publish_shared();
     }
     __syncthreads();
   }
 
-  __device__ __forceinline__ void fetch(const uint8_t* weights, const int4* table, int blocks, int first, int last) const {
+  __device__ __forceinline__ void fetch(const uint8_t* weights, const int4* table, int blocks, int first,
+                                        int last) const {
     int stage = 0;
     uint32_t phase = 1;
     for (int unit = first; unit < last; ++unit) {
@@ -107,7 +114,8 @@ struct ExpertDecode {
           const int from = tokens ? tokens[tile.y + column] : tile.y + column;
           word = *reinterpret_cast<const uint32_t*>(scales + (int64_t(from) * STEPS + step) * 4);
         }
-        float* to = reinterpret_cast<float*>(shared + kRowBytes) + step * 4 * WIDTH + column;
+        const int place = WIDTH / 4 * (column % 8 / 2) + column / 8 * 2 + column % 2;  // a lane's columns side by side
+        float* to = reinterpret_cast<float*>(shared + kRowBytes) + step * 4 * WIDTH + place;
 #pragma unroll
         for (int j = 0; j < 4; ++j) to[j * WIDTH] = __uint_as_float((((word >> (8 * j)) & 0xff) + 6) << 23);
       }
@@ -133,86 +141,109 @@ struct ExpertDecode {
   }
 
   // Start the products of half a tile of weights, two groups of columns.
-  template <int HALF>
-  __device__ __forceinline__ void start(float (&part)[2][WIDTH / 2], const Weights& weights, int step) const {
+  template <int COUNT, int HALF>
+  __device__ __forceinline__ void start(float (&part)[2][COUNT / 2], const Weights& weights, int step) const {
     uint32_t a[2][4];
 #pragma unroll
     for (int j = 0; j < 2; ++j) {
       const uint32_t upper = weights.upper[2 * HALF + j], lower = weights.lower[2 * HALF + j];
       a[j][0] = first_codes(upper), a[j][1] = first_codes(lower);
       a[j][2] = second_codes(upper), a[j][3] = second_codes(lower);
+      ready(a[j]);
     }
     const uint64_t rows = row_matrix(rows_at + step * (WIDTH * 128));
     products_begin();
 #pragma unroll
-    for (int j = 0; j < 2; ++j) product_e4m3<WIDTH>(part[j], a[j], rows + 2 * (2 * HALF + j));
+    for (int j = 0; j < 2; ++j) product_e4m3<COUNT>(part[j], a[j], rows + 2 * (2 * HALF + j));
     products_commit();
   }
 
   // Scale the products of half a tile, and add them to sums.
-  template <int HALF>
-  __device__ __forceinline__ void add(float (&sums)[WIDTH / 2], float (&part)[2][WIDTH / 2], const Weights& weights,
+  template <int COUNT, int HALF>
+  __device__ __forceinline__ void add(float (&sums)[WIDTH / 2], float (&part)[2][COUNT / 2], const Weights& weights,
                                       int step) const {
     settle(part[0]);
     settle(part[1]);
-    const float* factors = reinterpret_cast<const float*>(shared + kRowBytes) + step * 4 * WIDTH + threadIdx.x % 4 * 2;
+    const float* factors = reinterpret_cast<const float*>(shared + kRowBytes) + step * 4 * WIDTH;
+    factors += threadIdx.x % 4 * (WIDTH / 4);
 #pragma unroll
     for (int j = 0; j < 2; ++j) {
+      float factor[COUNT / 4];
+      if constexpr (COUNT == 8) {
+        *reinterpret_cast<float2*>(factor) = *reinterpret_cast<const float2*>(factors + (2 * HALF + j) * WIDTH);
+      } else {
+        *reinterpret_cast<float4*>(factor) = *reinterpret_cast<const float4*>(factors + (2 * HALF + j) * WIDTH);
+      }
       const float upper = scale_of(weights.upper_scales, 2 * HALF + j);
       const float lower = scale_of(weights.lower_scales, 2 * HALF + j);
 #pragma unroll
-      for (int n = 0; n < WIDTH / 8; ++n) {
-        const float2 factor = *reinterpret_cast<const float2*>(factors + (2 * HALF + j) * WIDTH + n * 8);
-        sums[4 * n + 0] += part[j][4 * n + 0] * (upper * factor.x);
-        sums[4 * n + 1] += part[j][4 * n + 1] * (upper * factor.y);
-        sums[4 * n + 2] += part[j][4 * n + 2] * (lower * factor.x);
-        sums[4 * n + 3] += part[j][4 * n + 3] * (lower * factor.y);
+      for (int n = 0; n < COUNT / 8; ++n) {
+        sums[4 * n + 0] += part[j][4 * n + 0] * (upper * factor[2 * n]);
+        sums[4 * n + 1] += part[j][4 * n + 1] * (upper * factor[2 * n + 1]);
+        sums[4 * n + 2] += part[j][4 * n + 2] * (lower * factor[2 * n]);
+        sums[4 * n + 3] += part[j][4 * n + 3] * (lower * factor[2 * n + 1]);
       }
     }
   }
 
   // Add the products of a group's tiles of one unit: while those of one half are scaled, those of the other are formed.
   // Products that go on into the next turn would do more, but the compiler makes them wait for each other.
+  template <int COUNT>
   __device__ __forceinline__ void multiply(float (&sums)[WIDTH / 2], int count, int group, int warp, int lane) const {
     if (group >= STEPS) return;
     Weights weights = take(count + group, warp, lane);
 #pragma unroll 1
     for (int step = group; step < STEPS; step += GROUPS) {
-      float first[2][WIDTH / 2], second[2][WIDTH / 2];
-      start<0>(first, weights, step);
-      start<1>(second, weights, step);
+      float first[2][COUNT / 2], second[2][COUNT / 2];
+      start<COUNT, 0>(first, weights, step);
+      start<COUNT, 1>(second, weights, step);
       Weights next = weights;
       if (step + GROUPS < STEPS) next = take(count + step + GROUPS, warp, lane);
       products_wait<1>();
-      add<0>(sums, first, weights, step);
+      add<COUNT, 0>(sums, first, weights, step);
       products_wait<0>();
-      add<1>(sums, second, weights, step);
+      add<COUNT, 1>(sums, second, weights, step);
       weights = next;
     }
   }
 
-  // Add what the groups have, in their order, and write the rows that there are.
-  __device__ __forceinline__ void finish(const float (&sums)[WIDTH / 2], float* buffer, __nv_bfloat16* out, int out_rows,
-                                         int block, int4 tile, int group, int warp, int lane) const {
-    float* mine = buffer + group * WIDTH * kPartialStride + lane % 4 * 2 * kPartialStride + warp * 16 + lane / 4;
+  // Where sums of a unit go.
+  struct Place {
+    __nv_bfloat16* out;
+    int rows, turn;
+  };
+
+  // Leave a group's sums of a unit for the one that adds them, two units behind.
+  __device__ __forceinline__ void leave(const float (&sums)[WIDTH / 2], int turn, int group, int warp, int lane) const {
+    const int buffer = turn % 2;
+    float* mine = partials + (buffer * GROUPS + group) * WIDTH * kPartialStride;
+    mine += lane % 4 * 2 * kPartialStride + warp * 16 + lane / 4;
+    if (turn >= 2) barrier_wait(free_at + 8 * buffer, (turn / 2 - 1) & 1);
 #pragma unroll
     for (int n = 0; n < WIDTH / 8; ++n)
 #pragma unroll
       for (int i = 0; i < 4; ++i) mine[(n * 8 + i % 2) * kPartialStride + i / 2 * 8] = sums[4 * n + i];
-    wait_for_others(1, kConsumers);
-    for (int item = threadIdx.x; item < WIDTH * 32; item += kConsumers) {
-      const int row = item / 32, pair = item % 32;
-      if (row < tile.z) {
-        float2 total = {0, 0};
+    __syncwarp();
+    if (lane == 0) barrier_arrive(left_at + 8 * buffer);
+  }
+
+  // Add what the groups left, in their order, and write the rows that there are.
+  __device__ __forceinline__ void collect(const Place& place, int out_rows, int thread) const {
+    const int buffer = place.turn % 2;
+    const float* from = partials + buffer * GROUPS * WIDTH * kPartialStride + thread % 32 * 2;
+    barrier_wait(left_at + 8 * buffer, place.turn / 2 & 1);
+    for (int row = thread / 32; row < place.rows; row += 4) {
+      float2 total = {0, 0};
 #pragma unroll
-        for (int g = 0; g < GROUPS; ++g) {
-          const float2 one = *reinterpret_cast<const float2*>(buffer + (g * WIDTH + row) * kPartialStride + pair * 2);
-          total.x += one.x, total.y += one.y;
-        }
-        *reinterpret_cast<__nv_bfloat162*>(out + int64_t(tile.y + row) * out_rows + block * kTileRows + pair * 2) =
-            __float22bfloat162_rn(total);
+      for (int g = 0; g < GROUPS; ++g) {
+        const float2 one = *reinterpret_cast<const float2*>(from + (g * WIDTH + row) * kPartialStride);
+        total.x += one.x, total.y += one.y;
       }
+      *reinterpret_cast<__nv_bfloat162*>(place.out + int64_t(row) * out_rows + thread % 32 * 2) =
+          __float22bfloat162_rn(total);
     }
+    __syncwarp();
+    if (thread % 32 == 0) barrier_arrive(free_at + 8 * buffer);
   }
 
   __device__ __forceinline__ void run(const uint8_t* codes, const uint8_t* scales, const uint8_t* weights,
@@ -228,22 +259,30 @@ struct ExpertDecode {
       return;
     }
     take_registers<GROUPS>();
+    const int out_rows = blocks * kTileRows;
     int4 tile = {-1, 0, 0, 0};
-    int known = -1, count = 0;
-    for (int unit = first; unit < last; ++unit, count += STEPS) {
+    Place place = {nullptr, 0, 0};
+    int known = -1;
+    for (int unit = first; unit < last; ++unit) {
       if (unit / blocks != known) {
         known = unit / blocks;
         tile = __ldg(&table[known]);
-        wait_for_others(2 + group, 128);
+        tile.z = uniform(tile.z);
+        wait_for_others(1 + group, 128);
         load_rows(codes, scales, tokens, tile, group, threadIdx.x % 128);
         publish_shared();
-        wait_for_others(2 + group, 128);
+        wait_for_others(1 + group, 128);
       }
+      const int turn = unit - first;
       float sums[WIDTH / 2] = {};
-      multiply(sums, count, group, warp, lane);
-      float* buffer = partials + (unit - first) % 2 * (kPartialBytes / 4);
-      finish(sums, buffer, out, blocks * kTileRows, unit % blocks, tile, group, warp, lane);
+      if (WIDTH > 8 && tile.z <= 8) multiply<8>(sums, turn * STEPS, group, warp, lane);
+      else multiply<WIDTH>(sums, turn * STEPS, group, warp, lane);
+      // Groups take turns in adding up, after their own part of the next unit: nobody waits for anybody.
+      if (turn > 0 && place.turn % GROUPS == group) collect(place, out_rows, threadIdx.x % 128);
+      leave(sums, turn, group, warp, lane);
+      place = {out + int64_t(tile.y) * out_rows + unit % blocks * kTileRows, tile.z, turn};
     }
+    if (first < last && place.turn % GROUPS == group) collect(place, out_rows, threadIdx.x % 128);
   }
 };
 

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from thalweg.interfaces import ConfigError
 from thalweg.kernels.native_formats import Mxfp8Rows
 from thalweg.kernels.reference.expert_weights import TILE_BYTES, TILE_COLUMNS, TILE_ROWS, ExpertWeights
 from thalweg.kernels.reference.experts import ExpertPlan, check_rows
@@ -24,8 +25,8 @@ from thalweg.kernels.sm90.tensors import check_device
 
 DECODE_WIDTH = 16
 """Tiles of at most so many rows are multiplied in FP8."""
-PREFILL_WIDTHS = (64, 256)
-"""Widths of tiles that there are products in bfloat16 for."""
+PREFILL_SHAPES = {64: (4, 2), 128: (4, 4), 256: (2, 2)}
+"""By the width of tiles, for products in bfloat16: blocks of 64 weight rows taken at once, and parts of a stage."""
 SHARED_BYTES = 227 * 1024
 """Shared memory that one block may have."""
 MULTIPROCESSORS = 132
@@ -41,7 +42,7 @@ def decode_kernel(
     steps: int,
     width: int,
     blocks: int = MULTIPROCESSORS,
-    groups: int | None = None,
+    groups: int = 3,
     max_stages: int = 32,
     architecture: str = ARCHITECTURE,
 ) -> Any:
@@ -50,11 +51,15 @@ def decode_kernel(
     blocks: of the grid, one per multiprocessor; groups: of four warps that multiply.
     """
     T = tilelang().language
-    groups = groups or {8: 6, 16: 4}[width]
     rows_bytes = steps * width * (TILE_COLUMNS + 4 * 4)
     partial_bytes = 2 * groups * width * (TILE_ROWS + 4) * 4
+    if rows_bytes + partial_bytes > SHARED_BYTES // 4 * 3:
+        raise ConfigError(
+            f"weights of experts have {steps * TILE_COLUMNS} columns; {width} rows with so many leave no room for weights "
+            "in the shared memory of a multiprocessor"
+        )
     stages = min(max_stages, (SHARED_BYTES - 1024 - rows_bytes - partial_bytes) // (TILE_BYTES + 16))
-    shared_bytes = rows_bytes + partial_bytes + stages * (TILE_BYTES + 16)
+    shared_bytes = rows_bytes + partial_bytes + stages * (TILE_BYTES + 16) + 4 * 8
     call = f"thalweg::expert_decode<{width}, {groups}, {stages}, {steps}>"
     num_rows, num_sorted, num_bytes = T.dynamic("num_rows"), T.dynamic("num_sorted"), T.dynamic("num_bytes", "int64")
     num_tiles, out_features = T.dynamic("num_tiles"), T.dynamic("out_features")
@@ -93,12 +98,12 @@ def decode_kernel(
 
 @functools.cache
 def prefill_kernel(steps: int, width: int, blocks: int = MULTIPROCESSORS, architecture: str = ARCHITECTURE) -> Any:
-    """The compiled kernel for tiles of at most `width` rows (64, 256) of 128 * steps columns, widened before."""
+    """The compiled kernel for tiles of at most `width` rows (64, 128, 256) of 128 * steps columns, widened before."""
     T = tilelang().language
-    row_blocks = {64: 4, 256: 2}[width]
+    row_blocks, parts = PREFILL_SHAPES[width]
     stage_bytes = 2 * width * TILE_COLUMNS + -(-row_blocks * TILE_BYTES // 1024) * 1024
     stages = (SHARED_BYTES - 1024) // stage_bytes
-    call = f"thalweg::expert_prefill<{width}, {row_blocks}, {stages}, {steps}>"
+    call = f"thalweg::expert_prefill<{width}, {row_blocks}, {parts}, {stages}, {steps}>"
     num_sorted, num_bytes = T.dynamic("num_sorted"), T.dynamic("num_bytes", "int64")
     num_tiles, out_features, places = T.dynamic("num_tiles"), T.dynamic("out_features"), T.dynamic("places")
 
@@ -157,7 +162,7 @@ def _expert_linear(x: Mxfp8Rows, weights: ExpertWeights, plan: ExpertPlan, gathe
             kernel = decode_kernel(steps, plan.width, blocks)
             kernel(x.codes, x.scales, tiles, plan.tiles, plan.num_tiles, plan.tokens, out, gather)
         else:
-            kernel = prefill_kernel(steps, max(plan.width, PREFILL_WIDTHS[0]), blocks)
+            kernel = prefill_kernel(steps, max(plan.width, min(PREFILL_SHAPES)), blocks)
             kernel(widened(x, plan, gather), tiles, plan.tiles, plan.num_tiles, out)
     return out
 
@@ -190,3 +195,6 @@ COMPILE_EXAMPLES: dict[str, Callable[[str], Any]] = {
     "expert_linear_prefill_down": lambda architecture: prefill_kernel(18, 64, architecture=architecture),
     "widen_rows": lambda architecture: widen_kernel(5120, architecture),
 }
+
+HOPPER_KERNELS = frozenset(name for name in COMPILE_EXAMPLES if name.startswith("expert_linear"))
+"""Those whose bodies use instructions that only sm_90a has."""

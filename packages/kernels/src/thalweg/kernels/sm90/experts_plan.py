@@ -24,6 +24,8 @@ from thalweg.kernels.sm90.tensors import check_device
 
 WARP = 32
 THREADS = 256
+AHEAD = 4
+"""Slots that a lane reads at once: what the others do meanwhile does not fill the time that one takes."""
 WARPS = THREADS // WARP
 
 
@@ -59,7 +61,8 @@ def plan_kernel(num_experts: int, architecture: str = ARCHITECTURE) -> Any:
             own, mine, count = T.alloc_var("int32"), T.alloc_var("int32"), T.alloc_var("int32")
             first, place, tile = T.alloc_var("int32"), T.alloc_var("int32"), T.alloc_var("int32")
             begin, end, mask = T.alloc_var("int32"), T.alloc_var("int32"), T.alloc_var("uint32")
-            row = T.alloc_var("int32")
+            row, slot = T.alloc_var("int32"), T.alloc_var("int32")
+            ahead = T.alloc_local((AHEAD,), "int32")
             # The block behind the last expert takes the slots without one, as if they were its own.
             for step in T.serial(bins // THREADS):
                 counts[step * THREADS + thread] = 0
@@ -67,12 +70,15 @@ def plan_kernel(num_experts: int, architecture: str = ARCHITECTURE) -> Any:
             begin = T.ceildiv(T.ceildiv(num_slots, WARPS), WARP) * WARP * warp
             end = T.min(begin + T.ceildiv(T.ceildiv(num_slots, WARPS), WARP) * WARP, num_slots)
             mine = 0
-            for step in T.serial(T.ceildiv(T.max(end - begin, 0), WARP)):
-                if begin + step * WARP + lane < end:
-                    own = T.cast(ids[begin + step * WARP + lane], "int32")
-                    if own < 0:
-                        own = num_experts
-                    T.atomic_add(counts[own], 1)
+            for step in T.serial(T.ceildiv(T.max(end - begin, 0), WARP * AHEAD)):
+                for i in T.unroll(AHEAD):
+                    ahead[i] = -2
+                    if begin + (step * AHEAD + i) * WARP + lane < end:
+                        ahead[i] = T.cast(ids[begin + (step * AHEAD + i) * WARP + lane], "int32")
+                for i in T.unroll(AHEAD):
+                    own = T.if_then_else(ahead[i] == -1, num_experts, ahead[i])
+                    if own >= 0:
+                        T.atomic_add(counts[own], 1)
                     if own == expert:
                         mine += 1
             mine = T.warp_reduce_sum(mine)
@@ -127,24 +133,26 @@ def plan_kernel(num_experts: int, architecture: str = ARCHITECTURE) -> Any:
                 if other < warp:
                     row += found[other]
             if found[warp] > 0:
-                for step in T.serial(T.ceildiv(T.max(end - begin, 0), WARP)):
-                    own = -1
-                    if begin + step * WARP + lane < end:
-                        own = T.cast(ids[begin + step * WARP + lane], "int32")
-                        if own < 0:
-                            own = num_experts
-                    mask = T.ballot(own == expert)
-                    if own == expert:
-                        mine = row + T.popcount(mask & ((T.uint32(1) << T.cast(lane, "uint32")) - T.uint32(1)))
-                        if expert < num_experts:
-                            tokens[mine] = T.truncdiv(begin + step * WARP + lane, slots)
-                            row_weights[mine] = weights[begin + step * WARP + lane]
-                            positions[begin + step * WARP + lane] = mine
-                        else:
-                            tokens[mine] = -1
-                            row_weights[mine] = 0
-                            positions[begin + step * WARP + lane] = -1
-                    row += T.popcount(mask)
+                for step in T.serial(T.ceildiv(T.max(end - begin, 0), WARP * AHEAD)):
+                    for i in T.unroll(AHEAD):
+                        ahead[i] = -2
+                        if begin + (step * AHEAD + i) * WARP + lane < end:
+                            ahead[i] = T.cast(ids[begin + (step * AHEAD + i) * WARP + lane], "int32")
+                    for i in T.unroll(AHEAD):
+                        own = T.if_then_else(ahead[i] == -1, num_experts, ahead[i])
+                        slot = begin + (step * AHEAD + i) * WARP + lane
+                        mask = T.ballot(own == expert)
+                        if own == expert:
+                            mine = row + T.popcount(mask & ((T.uint32(1) << T.cast(lane, "uint32")) - T.uint32(1)))
+                            if expert < num_experts:
+                                tokens[mine] = T.truncdiv(slot, slots)
+                                row_weights[mine] = weights[slot]
+                                positions[slot] = mine
+                            else:
+                                tokens[mine] = -1
+                                row_weights[mine] = 0
+                                positions[slot] = -1
+                        row += T.popcount(mask)
 
     return compiled(plan_experts, architecture)
 

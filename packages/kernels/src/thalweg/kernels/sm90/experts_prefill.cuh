@@ -1,13 +1,14 @@
 // Many rows per expert: the tensor cores, in bfloat16, take most of the time.
 //
-// A block stays on its multiprocessor and takes every gridDim-th unit, BLOCKS * 64 weight rows of one tile of rows each.
-// One thread fetches packed weights and, already in bfloat16, columns of the rows into a ring, and goes on into the next
-// unit. Each group of four warps brings 64 weight rows to bfloat16 in registers, half of a stage while the products of
-// the other half are running. How many rows a tile has decides the width of the products, not the order of any sum.
+// A block stays on its multiprocessor and takes every gridDim-th unit, BLOCKS * 64 weight rows of one tile of rows.
+// One thread fetches packed weights and, already in bfloat16, columns of the rows into a ring, and goes on into the
+// next unit. Each group of four warps brings 64 weight rows to bfloat16 in registers, one part of a stage while the
+// products of the part before are running. How many rows a tile has decides the width of products, not the order of
+// any sum.
 
 namespace thalweg {
 
-// Words of eight codes as pairs of bfloat16, times 2^-126: of the first codes in bytes 0 and 2, and in bytes 1 and 3 ...
+// Pairs of bfloat16, times 2^-126, from words of eight codes: of the first codes in bytes 0 and 2, in 1 and 3 ...
 __device__ __forceinline__ uint32_t first_even(uint32_t word) {
   return ((word << 8) & 0x80008000u) | ((word << 4) & 0x01c001c0u);
 }
@@ -47,9 +48,10 @@ __device__ __forceinline__ void product(float* sums, const uint32_t (&a)[4], uin
       a, rows, reinterpret_cast<uint32_t*>(sums), adds);
 }
 
-template <int MAX_WIDTH, int BLOCKS, int STAGES, int STEPS>
+template <int MAX_WIDTH, int BLOCKS, int PARTS, int STAGES, int STEPS>
 struct ExpertPrefill {
   static constexpr int kConsumers = BLOCKS * 128;
+  static constexpr int kSteps = 8 / PARTS;  // products of 16 columns in each part of a stage
   static constexpr int kRowBytes = MAX_WIDTH * 128;  // of 64 columns
   static constexpr int kStageBytes = (2 * kRowBytes + BLOCKS * kTileBytes + 1023) / 1024 * 1024;
 
@@ -93,10 +95,12 @@ struct ExpertPrefill {
         barrier_wait(empty_at + 8 * stage, phase);
         barrier_expect(full, 2 * bytes + BLOCKS * kTileBytes);
 #pragma unroll
-        for (int half = 0; half < 2; ++half, columns += places * 128) fetch_again(to + half * kRowBytes, columns, bytes, full);
+        for (int half = 0; half < 2; ++half, columns += places * 128)
+          fetch_again(to + half * kRowBytes, columns, bytes, full);
 #pragma unroll
         for (int block = 0; block < BLOCKS; ++block)
-          fetch_again(to + 2 * kRowBytes + block * kTileBytes, from + (block * STEPS + step) * kTileBytes, kTileBytes, full);
+          fetch_again(to + 2 * kRowBytes + block * kTileBytes, from + (block * STEPS + step) * kTileBytes, kTileBytes,
+                      full);
         if (++stage == STAGES) stage = 0, phase ^= 1;
       }
     }
@@ -106,7 +110,7 @@ struct ExpertPrefill {
   __device__ __forceinline__ void multiply(int& stage, uint32_t& phase, __nv_bfloat16* out, int64_t out_rows, int rows,
                                            int group, int warp, int lane) const {
     float sums[MAX_WIDTH / 2];
-    uint32_t a[2][4][4];
+    uint32_t a[2][kSteps][4];
     int last_stage = -1;
 #pragma unroll 1
     for (int step = 0; step < STEPS; ++step) {
@@ -118,28 +122,33 @@ struct ExpertPrefill {
       const uint32_t lower_scales = load_shared_4(tile + kCodeBytes + (warp * 16 + 8 + lane / 4) * 4);
       const uint32_t u[4] = {upper.x, upper.y, upper.z, upper.w}, l[4] = {lower.x, lower.y, lower.z, lower.w};
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        // The products before last are done with these registers, and with what they read of the stage before.
+      for (int part = 0; part < PARTS; ++part) {
+        // The products before last are done with these registers, and in the second part with all of the stage before.
         products_wait<1>();
-        if (half == 1 && last_stage >= 0 && lane == 0) barrier_arrive(empty_at + 8 * last_stage);
+        if (part == 1 && last_stage >= 0 && lane == 0) barrier_arrive(empty_at + 8 * last_stage);
+        uint32_t(&mine)[kSteps][4] = a[part % 2];
 #pragma unroll
-        for (int j = 0; j < 2; ++j) {
-          const int word = half * 2 + j;
+        for (int j = 0; j < kSteps / 2; ++j) {
+          const int word = part * (kSteps / 2) + j;
           const uint32_t up = pair_factor(upper_scales, word), low = pair_factor(lower_scales, word);
-          a[half][2 * j][0] = times(first_even(u[word]), up), a[half][2 * j][1] = times(first_even(l[word]), low);
-          a[half][2 * j][2] = times(first_odd(u[word]), up), a[half][2 * j][3] = times(first_odd(l[word]), low);
-          a[half][2 * j + 1][0] = times(second_even(u[word]), up), a[half][2 * j + 1][1] = times(second_even(l[word]), low);
-          a[half][2 * j + 1][2] = times(second_odd(u[word]), up), a[half][2 * j + 1][3] = times(second_odd(l[word]), low);
+          mine[2 * j][0] = times(first_even(u[word]), up), mine[2 * j][1] = times(first_even(l[word]), low);
+          mine[2 * j][2] = times(first_odd(u[word]), up), mine[2 * j][3] = times(first_odd(l[word]), low);
+          mine[2 * j + 1][0] = times(second_even(u[word]), up), mine[2 * j + 1][1] = times(second_even(l[word]), low);
+          mine[2 * j + 1][2] = times(second_odd(u[word]), up), mine[2 * j + 1][3] = times(second_odd(l[word]), low);
         }
-        const uint64_t matrix = row_matrix(at + half * kRowBytes);
-        const uint64_t third = matrix + kRowBytes / 32, fourth = matrix + kRowBytes * 3 / 64;
+#pragma unroll
+        for (int k = 0; k < kSteps; ++k) ready(mine[k]);
         products_begin();
 #pragma unroll
-        for (int k = 0; k < 4; ++k) {
-          const bool adds = step + half + k > 0;
-          product<MAX_WIDTH / 2>(sums, a[half][k], matrix + 2 * k, adds);
-          if (rows > MAX_WIDTH / 2) product<MAX_WIDTH / 4>(sums + MAX_WIDTH / 4, a[half][k], third + 2 * k, adds);
-          if (rows > MAX_WIDTH * 3 / 4) product<MAX_WIDTH / 4>(sums + MAX_WIDTH * 3 / 8, a[half][k], fourth + 2 * k, adds);
+        for (int k = 0; k < kSteps; ++k) {
+          const int at_step = part * kSteps + k;
+          const uint64_t matrix = row_matrix(at + at_step / 4 * kRowBytes) + at_step % 4 * 2;
+          const bool adds = step + at_step > 0;
+          product<MAX_WIDTH / 2>(sums, mine[k], matrix, adds);
+          if (rows > MAX_WIDTH / 2)
+            product<MAX_WIDTH / 4>(sums + MAX_WIDTH / 4, mine[k], matrix + kRowBytes / 32, adds);
+          if (rows > MAX_WIDTH * 3 / 4)
+            product<MAX_WIDTH / 4>(sums + MAX_WIDTH * 3 / 8, mine[k], matrix + kRowBytes * 3 / 64, adds);
         }
         products_commit();
       }
@@ -186,10 +195,10 @@ struct ExpertPrefill {
   }
 };
 
-template <int MAX_WIDTH, int BLOCKS, int STAGES, int STEPS>
+template <int MAX_WIDTH, int BLOCKS, int PARTS, int STAGES, int STEPS>
 __device__ __forceinline__ void expert_prefill(void* shared, const void* rows, const void* weights, const void* table,
                                                const void* num_tiles, void* out, int blocks, int64_t places) {
-  ExpertPrefill<MAX_WIDTH, BLOCKS, STAGES, STEPS>(static_cast<uint8_t*>(shared))
+  ExpertPrefill<MAX_WIDTH, BLOCKS, PARTS, STAGES, STEPS>(static_cast<uint8_t*>(shared))
       .run(static_cast<const uint8_t*>(rows), static_cast<const uint8_t*>(weights), static_cast<const int4*>(table),
            static_cast<const int*>(num_tiles), static_cast<__nv_bfloat16*>(out), blocks, places);
 }

@@ -3,6 +3,7 @@
 # mypy: disable-error-code="valid-type, name-defined, untyped-decorator"
 
 import functools
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -31,6 +32,11 @@ def num_places(plan: ExpertPlan) -> int:
     return -(-aligned // PLACE_ALIGNMENT) * PLACE_ALIGNMENT + MOST_ROWS
 
 
+def source() -> str:
+    """CUDA C++ of the conversion, in which packed numbers are shifted and multiplied as they are."""
+    return (Path(__file__).parent / "experts_rows.cuh").read_text()
+
+
 @functools.cache
 def widen_kernel(columns: int, architecture: str = ARCHITECTURE) -> Any:
     """The compiled kernel: a block takes eight rows of a tile.
@@ -46,7 +52,7 @@ def widen_kernel(columns: int, architecture: str = ARCHITECTURE) -> Any:
 
     @T.prim_func
     def widen_rows(
-        codes: T.Tensor((num_rows, columns), "float8_e4m3fn"),
+        codes: T.Tensor((num_rows, columns), "uint8"),
         scales: T.Tensor((num_rows, columns // MX_GROUP), "uint8"),
         tiles: T.Tensor((num_tiles, 4), "int32"),
         tokens: T.Tensor((num_sorted,), "int32"),
@@ -55,26 +61,28 @@ def widen_kernel(columns: int, architecture: str = ARCHITECTURE) -> Any:
         gather: T.bool,
     ) -> None:
         with T.Kernel(num_tiles, parts_of_tile, threads=THREADS) as (tile, part):
-            narrow = T.alloc_local((PART,), "float8_e4m3fn")
+            T.import_source(source())
+            narrow = T.alloc_local((PART,), "uint8")
             wide = T.alloc_local((2, PART // 2), "bfloat16")
-            first, row, source = T.alloc_var("int32"), T.alloc_var("int32"), T.alloc_var("int32")
-            factor = T.alloc_var("float32")
+            first, row, origin = T.alloc_var("int32"), T.alloc_var("int32"), T.alloc_var("int32")
             first = part * PLACE_ALIGNMENT
-            for step in T.serial(-(-items // THREADS)):
+            for step in T.unroll(-(-items // THREADS)):
                 item = step * THREADS + T.get_thread_binding()
                 row = first + item // parts % PLACE_ALIGNMENT
                 column = item // (parts * PLACE_ALIGNMENT) * PIECE + item % parts * PART
                 if item < items and row < tiles[tile, 2]:
-                    source = tiles[tile, 1] + row
+                    origin = tiles[tile, 1] + row
                     if gather:
-                        source = tokens[source]
+                        origin = tokens[origin]
                     for i in T.vectorized(PART):
-                        narrow[i] = codes[source, column + i]
-                    factor = T.reinterpret(
-                        T.cast(scales[source, T.truncdiv(column, MX_GROUP)], "int32") << 23, "float32"
+                        narrow[i] = codes[origin, column + i]
+                    T.call_extern(
+                        "handle",
+                        "thalweg::widen",
+                        T.address_of(wide[0, 0]),
+                        T.address_of(narrow[0]),
+                        T.cast(scales[origin, T.truncdiv(column, MX_GROUP)], "uint32"),
                     )
-                    for i in T.unroll(PART):
-                        wide[i % 2, i // 2] = T.cast(T.cast(narrow[i], "float32") * factor, "bfloat16")
                     for half in T.unroll(2):
                         for i in T.vectorized(PART // 2):
                             out[
@@ -90,7 +98,6 @@ def widened(x: Mxfp8Rows, plan: ExpertPlan, gather: bool) -> Tensor:
     """Rows of x at the places of their tiles, bfloat16 [K / 64, places, 64], swizzled; others undefined."""
     columns = x.codes.shape[1]
     out = torch.empty(columns // PIECE, num_places(plan), PIECE, dtype=torch.bfloat16, device=x.codes.device)
-    codes = x.codes.view(torch.float8_e4m3fn)
     parts = plan.width // PLACE_ALIGNMENT
-    widen_kernel(columns)(codes, x.scales, plan.tiles, plan.tokens, out, parts, gather)
+    widen_kernel(columns)(x.codes, x.scales, plan.tiles, plan.tokens, out, parts, gather)
     return out

@@ -15,8 +15,8 @@ __device__ __forceinline__ uint32_t shared_address(const void* pointer) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
 }
 
-// A number that all lanes of a warp have, as the compiler may then know: it serializes products in a path that it thinks
-// only some lanes take.
+// A number that all lanes of a warp have, so that the compiler knows: products in a path that it thinks only some lanes
+// take wait for each other.
 __device__ __forceinline__ int uniform(int value) { return __shfl_sync(0xffffffffu, value, 0); }
 
 __device__ __forceinline__ void barrier_init(uint32_t barrier, int arrivals) {
@@ -102,6 +102,14 @@ __device__ __forceinline__ void products_commit() { asm volatile("wgmma.commit_g
 template <int PENDING>
 __device__ __forceinline__ void products_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
+}
+
+// Operands of products, complete before products begin: the compiler puts a fence of its own before each product whose
+// registers it writes after that.
+template <int COUNT>
+__device__ __forceinline__ void ready(uint32_t (&operands)[COUNT]) {
+#pragma unroll
+  for (int i = 0; i < COUNT; ++i) asm volatile("" : "+r"(operands[i])::"memory");
 }
 
 // Results of products that were waited for: keeps the compiler from reading them before.
