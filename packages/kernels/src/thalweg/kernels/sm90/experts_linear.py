@@ -55,8 +55,8 @@ def decode_kernel(
     partial_bytes = 2 * groups * width * (TILE_ROWS + 4) * 4
     if rows_bytes + partial_bytes > SHARED_BYTES // 4 * 3:
         raise ConfigError(
-            f"weights of experts have {steps * TILE_COLUMNS} columns; {width} rows with so many leave no room for weights "
-            "in the shared memory of a multiprocessor"
+            f"weights of experts have {steps * TILE_COLUMNS} columns; {width} rows with so many leave no room for "
+            "weights in the shared memory of a multiprocessor"
         )
     stages = min(max_stages, (SHARED_BYTES - 1024 - rows_bytes - partial_bytes) // (TILE_BYTES + 16))
     shared_bytes = rows_bytes + partial_bytes + stages * (TILE_BYTES + 16) + 4 * 8
