@@ -206,7 +206,7 @@ def bench(session: nox.Session) -> None:
 
 @nox.session(name="compile", default=False)
 def compile_kernels(session: nox.Session) -> None:
-    """Compile every device kernel for Hopper and Blackwell; needs nvcc, and no GPU."""
+    """Compile every device kernel, for the newest architecture or for those after `--`; needs nvcc, and no GPU."""
     install_workspace(session, "kernels", extra=tuple(PROJECTS["kernels"]["optional-dependencies"]["nvidia"]))
     session.run("python", "tools/compile_kernels.py", *session.posargs, env={"OMP_NUM_THREADS": "1"})
 

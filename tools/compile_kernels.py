@@ -13,7 +13,7 @@ import multiprocessing
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from thalweg.kernels.catalog import DEVICE_MODULES
 
@@ -32,6 +32,12 @@ def fits(module: str, name: str, architecture: str) -> bool:
     return architecture == "sm_90a" or name not in getattr(importlib.import_module(module), "HOPPER_KERNELS", ())
 
 
+def targets(module: str, name: str, wanted: Sequence[str]) -> list[str]:
+    """The architectures to compile a kernel for: the wanted ones that fit, or the newest that does."""
+    fitting = [architecture for architecture in ARCHITECTURES if fits(module, name, architecture)]
+    return [architecture for architecture in fitting if architecture in wanted] if wanted else fitting[-1:]
+
+
 def build(module: str, name: str, architecture: str) -> float:
     """Seconds that it took to compile one kernel."""
     started = time.perf_counter()
@@ -42,25 +48,28 @@ def build(module: str, name: str, architecture: str) -> float:
 def main() -> int:
     """1 when a kernel does not compile."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("architectures", nargs="*", metavar="ARCH", help=f"of {', '.join(ARCHITECTURES)} (default all)")
+    parser.add_argument(
+        "architectures",
+        nargs="*",
+        metavar="ARCH",
+        help=f"of {', '.join(ARCHITECTURES)}; default: of each kernel the newest that has its instructions",
+    )
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes (default: one per core)")
     parser.add_argument("--only", default="", help="kernels whose module or name contains this")
     options = parser.parse_args()
-    chosen = options.architectures or ARCHITECTURES
-    if unknown := set(chosen) - set(ARCHITECTURES):
+    if unknown := set(options.architectures) - set(ARCHITECTURES):
         parser.error(f"unknown architecture {', '.join(sorted(unknown))}; known are {', '.join(ARCHITECTURES)}")
     kernels = [(module, name) for module, name in examples() if options.only in f"{module}.{name}"]
     os.environ.setdefault("TILELANG_DISABLE_CACHE", "1")  # what is in a cache proves nothing
     os.environ.setdefault("TILELANG_PRINT_ON_COMPILATION", "0")
     failed = 0
-    # A fresh process each: TileLang keeps state of its compiler, and a crash of it must not end the others.
+    # Workers are no copies of this process: torch and TileLang keep threads.
     spawn = multiprocessing.get_context("spawn")
     with concurrent.futures.ProcessPoolExecutor(options.jobs, mp_context=spawn) as pool:
         tasks = {
             pool.submit(build, *kernel, arch): (*kernel, arch)
-            for arch in chosen
             for kernel in kernels
-            if fits(*kernel, arch)
+            for arch in targets(*kernel, options.architectures)
         }
         for task in concurrent.futures.as_completed(tasks):
             module, name, arch = tasks[task]
