@@ -35,6 +35,7 @@ def fp8_rows_kernel(shared_out: Sharing, groups_at_once: int, architecture: str 
             cluster_dims=(s.splits, 1, 1),
         ) as (place, column):
             T.import_source(text)
+            T.annotate_min_blocks_per_sm(s.resident)
             partials = T.alloc_shared((s.partial_floats,), "float32")
             T.call_extern(
                 "handle",

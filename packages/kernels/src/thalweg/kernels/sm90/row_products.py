@@ -17,6 +17,8 @@ BLOCK_ROWS = 8
 TILE = 32
 """Rows of the weight that a warp has, and columns of the smallest piece of a sum."""
 WARPS = 8
+LARGE_TILES_DOWN = 800
+"""Rows of tiles of a weight that keeps all processors busy with four of them to a block."""
 PARTIAL_STRIDE = 36
 """Floats of shared memory for a row of x and the TILE rows of a warp."""
 
@@ -44,6 +46,11 @@ class Sharing:
     def threads(self) -> int:
         """Threads of a block."""
         return 32 * self.down * self.across
+
+    @property
+    def resident(self) -> int:
+        """Blocks that a processor must have room for at a time, if need be by registers that go to memory."""
+        return 2 if self.blocks == self.down == 4 else 1
 
     @property
     def partial_floats(self) -> int:
@@ -76,7 +83,7 @@ def invariant_sharing(num_rows: int) -> Sharing:
 def sharing(num_rows: int, tiles_down: int, width_groups: int, processors: int) -> Sharing:
     """How to share out the product of num_rows, at least 1, by a weight of tiles_down x width_groups tiles."""
     blocks = rows_per_warp(num_rows)
-    down = min(blocks, 4) if blocks < 8 else 2
+    down = 4 if blocks == 4 and tiles_down >= LARGE_TILES_DOWN else min(blocks, 2)
     across = max(WARPS // down, 1)
     steps = width_groups // groups_per_load(width_groups)
     places = -(-tiles_down // down) * -(-num_rows // (BLOCK_ROWS * blocks))

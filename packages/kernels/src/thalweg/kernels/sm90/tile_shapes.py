@@ -12,6 +12,8 @@ STAGED_COLUMN = 132
 """Floats of shared memory for a row of x and the 128 sums of a block."""
 LEAST_STEPS = 4
 """Of each block that shares out columns."""
+MOST_SUMMED_ROWS = 1024
+"""Rows of x whose sums the blocks of a cluster exchange: more were not tried."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +28,6 @@ class TileShape:
     """Copies under way."""
     splits: int = 1
     """Blocks that share out the columns, a cluster."""
-    resident: int = 1
-    """Blocks that share a processor."""
 
     @property
     def staged_floats(self) -> int:
@@ -58,21 +58,31 @@ def sum_layout(row: int, column: int) -> tuple[int, int]:
 
 
 @functools.cache
-def fastest_shape(
-    costs: tuple[Cost, ...], num_rows: int, places: int, depth: int, processors: int, most_splits: int = 8
-) -> TileShape:
-    """The shape whose blocks take the least time: places blocks along the weight, rounds of one block per processor."""
+def fastest_shape(costs: tuple[Cost, ...], num_rows: int, places: int, depth: int, processors: int) -> TileShape:
+    """The shape whose blocks take the least time, one block per processor at a time; places: blocks along the weight.
+
+    Columns are shared out only where processors would have nothing to do: adding up sums costs more than it saves
+    elsewhere.
+    """
+
+    def num_blocks(shape: TileShape, splits: int) -> int:
+        return places * splits * -(-num_rows // shape.rows)
 
     def time_us(cost: Cost, splits: int) -> float:
         steps = -(-depth // cost.shape.columns)
-        blocks = places * splits * -(-num_rows // cost.shape.rows)
-        return -(-blocks // processors) * (-(-steps // splits) * cost.step_us + cost.block_us)
+        turns = -(-num_blocks(cost.shape, splits) // processors)
+        return turns * (-(-steps // splits) * cost.step_us + cost.block_us)
+
+    def can_split(shape: TileShape, splits: int) -> bool:
+        has_columns = depth >= splits * LEAST_STEPS * shape.columns
+        is_small = splits * shape.rows <= MOST_SUMMED_ROWS
+        return splits == 1 or (has_columns and is_small and num_blocks(shape, splits) <= processors)
 
     choices = [
         (time_us(cost, splits), splits, cost.shape)
         for cost in costs
         for splits in (1, 2, 4, 8)
-        if splits <= most_splits and (splits == 1 or depth >= splits * LEAST_STEPS * cost.shape.columns)
+        if can_split(cost.shape, splits)
     ]
     _, splits, shape = min(choices, key=lambda choice: choice[:2])
     return replace(shape, splits=splits)
