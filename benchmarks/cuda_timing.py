@@ -46,3 +46,13 @@ def device_line() -> str:
     """The device and the versions that figures belong to."""
     capability = "".join(map(str, torch.cuda.get_device_capability()))
     return f"{torch.cuda.get_device_name()} (SM{capability}), torch {torch.__version__}, CUDA {torch.version.cuda}"
+
+
+def require_gpu() -> None:
+    """End the program unless there is a GPU that the kernels of sm90 run on."""
+    if not torch.cuda.is_available():
+        raise SystemExit("torch finds no CUDA device; this benchmark needs a GPU of compute capability 9.0")
+    capability = torch.cuda.get_device_capability()
+    if capability != (9, 0):
+        found = ".".join(map(str, capability))
+        raise SystemExit(f"{torch.cuda.get_device_name()} has compute capability {found}; this benchmark needs 9.0")

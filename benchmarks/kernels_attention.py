@@ -11,7 +11,7 @@ import functools
 from collections.abc import Callable, Iterator, Sequence
 
 import torch
-from cuda_timing import copy_rate, graph_time_us
+from cuda_timing import copy_rate, graph_time_us, require_gpu
 from report import Row, arguments, publish
 
 from thalweg.kernels import RecordFormat, bind
@@ -93,6 +93,7 @@ def measure(cases: Iterator[Case], rate: float, replays: int) -> list[Row]:
 
 def main() -> None:
     options = arguments(__doc__ or "").parse_args()
+    require_gpu()
     torch.manual_seed(0)
     rate = copy_rate(10 if options.smoke else 2000)
     print(f"a copy moves {rate / 1e3:.0f} GB/s")

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
-from cuda_timing import copy_rate, graph_time_us
+from cuda_timing import copy_rate, graph_time_us, require_gpu
 from report import Row, arguments, publish
 
 from thalweg.kernels import RecordFormat, bind
@@ -174,6 +174,7 @@ def chunks(rows: int) -> Iterator[Case]:
 def main() -> None:
     parser = arguments(__doc__)
     options = parser.parse_args()
+    require_gpu()
     large, sets = (4096, 1) if options.smoke else (131_072, 2)
     cases = [functools.partial(records, large, sets), functools.partial(fused_stores, large, sets)]
     cases += [functools.partial(fused_stores, rows, 4) for rows in (64, 384, 1536)]

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
-from cuda_timing import copy_rate, device_line, graph_time_us
+from cuda_timing import copy_rate, device_line, graph_time_us, require_gpu
 from report import Row, arguments, publish
 
 from thalweg.kernels import ExpertPlan, ExpertWeights, Mxfp8Rows, bind
@@ -130,6 +130,7 @@ def main() -> None:
     parser = arguments("Routed experts on a GPU against their floors.")
     parser.add_argument("--tflops", type=float, default=790.0, help="what a large product of bfloat16 reaches")
     options = parser.parse_args()
+    require_gpu()
     rate = copy_rate()
     print(f"{device_line()}, copies {rate / 1e6:.2f} TB/s, products {options.tflops:.0f} TFLOP/s")
     rows_each, tokens = (ROWS_EACH[:1], TOKENS[:2]) if options.smoke else (ROWS_EACH, TOKENS)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
-from cuda_timing import copy_rate, device_line, graph_time_us
+from cuda_timing import copy_rate, device_line, graph_time_us, require_gpu
 from report import Row, arguments, publish
 from torch import Tensor
 
@@ -162,6 +162,7 @@ def main() -> None:
     parser = arguments("The indexer on a GPU against its floors.")
     parser.add_argument("--tflops", type=float, default=790.0, help="what a large product of bfloat16 reaches")
     options = parser.parse_args()
+    require_gpu()
     rate = copy_rate()
     print(f"{device_line()}, copies {rate / 1e6:.2f} TB/s, products {options.tflops:.0f} TFLOP/s")
     publish([case.measured(rate, options.tflops) for case in cases(options.smoke)], options.json)

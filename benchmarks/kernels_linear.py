@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from cuda_timing import copy_rate, device_line, graph_time_us
+from cuda_timing import copy_rate, device_line, graph_time_us, require_gpu
 from report import Row, arguments, publish
 
 from thalweg.kernels import Mxfp8Rows, bind
@@ -119,6 +119,7 @@ def main() -> None:
     parser = arguments("Dense linears and the gate on a GPU against their floors.")
     parser.add_argument("--tflops", type=float, default=790.0, help="what a large product of bfloat16 reaches")
     options = parser.parse_args()
+    require_gpu()
     rate = copy_rate()
     print(f"{device_line()}, copies {rate / 1e6:.2f} TB/s, products {options.tflops:.0f} TFLOP/s")
     num_rows = (8, 64) if options.smoke else NUM_ROWS
