@@ -82,10 +82,12 @@ def _ordinal(x: Tensor) -> Tensor:
 
 
 def keeps_promises(op: str, call: RowCall, num_rows: int = 65) -> list[str]:
-    """What the kernel of an op declares and does not keep on rows of an example on the device."""
-    (implementation,) = default_registry().implementations(op, "sm90")
-    assert implementation.graph_safe
-    return broken_promises(implementation, call, num_rows, FEW_COUNTS, (1,), "cuda")
+    """What the kernels of an op declare and do not keep on rows of an example on the device."""
+    broken = []
+    for implementation in default_registry().implementations(op, "sm90"):
+        assert implementation.graph_safe
+        broken += broken_promises(implementation, call, num_rows, FEW_COUNTS, (1,), "cuda")
+    return broken
 
 
 def by_row(*tensors: Tensor) -> Callable[[Tensor], list[Tensor]]:

@@ -31,10 +31,8 @@ from thalweg.kernels.sm90.row_parts import (
     store_mxfp8,
 )
 
-FEW_ROWS = 1024
-MOST_WARPS, FEW_WARPS = 20, 10
-"""Of a row, up to so many rows and beyond: fewer, with more columns each, leave registers for two rows on a
-multiprocessor."""
+MOST_WARPS = 10
+"""Of a row. Fewer threads with more columns each leave registers for two rows on a multiprocessor."""
 BLOCKS = 2
 """Of a multiprocessor, so that one loads while another one waits for its sum."""
 
@@ -46,7 +44,7 @@ def norm_and_store(shape: RowShape, weight_type: str) -> Macro:
     mixed: bfloat16 [rounds * vector], this thread's columns, vector by vector.
     """
     T = tilelang().language
-    vector, rounds, sums, store = shape.vector, shape.rounds, row_sum(shape), store_mxfp8(shape.vector)
+    vector, rounds, sums, store = shape.vector, shape.rounds, row_sum(shape.warps), store_mxfp8(shape.vector)
 
     @T.macro
     def finish(mixed: Any, weight: Any, eps: Any, rows: Any, codes: Any, scales: Any, row: Any, place: Any) -> None:
@@ -54,14 +52,15 @@ def norm_and_store(shape: RowShape, weight_type: str) -> Macro:
         values = T.alloc_local((vector,), "float32")
         rounded = T.alloc_local((vector,), "bfloat16")
         widened = T.alloc_local((vector,), "float32")
-        parts = T.alloc_shared((shape.warps * rounds,), "float32")
-        normed = T.alloc_local((rounds * vector,), "float32")
+        parts = T.alloc_shared((shape.warps,), "float32")
+        squares = T.alloc_var("float32")
+        squares = 0.0
         for k in T.unroll(rounds):
             for i in T.vectorized(vector):
                 factors[k * vector + i] = weight[(place + k * shape.row_threads) * vector + i]
         for i in T.unroll(rounds * vector):
-            normed[i] = T.cast(mixed[i], "float32")
-        scale = T.rsqrt(sums(normed, parts) / shape.width + eps)
+            squares = squares + T.cast(mixed[i], "float32") * T.cast(mixed[i], "float32")
+        scale = T.rsqrt(sums(squares, parts) / shape.width + eps)
         for k in T.unroll(rounds):
             for i in T.unroll(vector):
                 values[i] = (
@@ -79,12 +78,10 @@ def norm_and_store(shape: RowShape, weight_type: str) -> Macro:
 
 
 @functools.cache
-def read_kernel(
-    streams: int, width: int, weight_type: str, most_warps: int = FEW_WARPS, architecture: str = ARCHITECTURE
-) -> Any:
-    """The compiled kernel of hc_read; most_warps: of a row, whose sum is the same for any number of them."""
+def read_kernel(streams: int, width: int, weight_type: str, architecture: str = ARCHITECTURE) -> Any:
+    """The compiled kernel of hc_read."""
     T = tilelang().language
-    shape = row_shape("trunk", width, most_warps)
+    shape = row_shape("trunk", width, MOST_WARPS)
     vector, rounds, finish, num_rows = shape.vector, shape.rounds, norm_and_store(shape, weight_type), T.dynamic("n")
 
     @T.prim_func
@@ -155,12 +152,10 @@ def collapse_kernel(streams: int, width: int, architecture: str = ARCHITECTURE) 
 
 
 @functools.cache
-def advance_kernel(
-    streams: int, width: int, weight_type: str, most_warps: int = FEW_WARPS, architecture: str = ARCHITECTURE
-) -> Any:
-    """The compiled kernel of hc_advance; most_warps as for hc_read."""
+def advance_kernel(streams: int, width: int, weight_type: str, architecture: str = ARCHITECTURE) -> Any:
+    """The compiled kernel of hc_advance."""
     T = tilelang().language
-    shape = row_shape("trunk", width, most_warps)
+    shape = row_shape("trunk", width, MOST_WARPS)
     vector, rounds, finish, num_rows = shape.vector, shape.rounds, norm_and_store(shape, weight_type), T.dynamic("n")
 
     @T.prim_func
@@ -226,7 +221,7 @@ def hc_read(trunk: Tensor, read: Tensor, weight: Tensor, eps: float) -> ReadRows
     result = _empty_read(n, width, trunk.device)
     if n:
         with torch.cuda.device(trunk.device):
-            kernel = read_kernel(streams, width, kernel_dtype(weight), _most_warps(n))
+            kernel = read_kernel(streams, width, kernel_dtype(weight))
             kernel(trunk, read, weight, *_as_float8(result), eps)
     return result
 
@@ -255,13 +250,9 @@ def hc_advance(trunk: Tensor, output: Tensor, mix: HcMix, weight: Tensor, eps: f
     advanced, result = torch.empty_like(trunk), _empty_read(n, width, trunk.device)
     if n:
         with torch.cuda.device(trunk.device):
-            kernel = advance_kernel(streams, width, kernel_dtype(weight), _most_warps(n))
+            kernel = advance_kernel(streams, width, kernel_dtype(weight))
             kernel(trunk, output, *mix, weight, advanced, *_as_float8(result), eps)
     return advanced, result
-
-
-def _most_warps(n: int) -> int:
-    return MOST_WARPS if n <= FEW_ROWS else FEW_WARPS
 
 
 def _check_trunk(trunk: Tensor, **others: Tensor) -> None:
@@ -283,7 +274,7 @@ def _as_float8(result: ReadRows) -> tuple[Tensor, Tensor, Tensor]:
 IMPLEMENTATIONS = tuple(implementation(function) for function in (hc_read, hc_collapse, hc_advance))
 
 COMPILE_EXAMPLES: dict[str, Callable[[str], Any]] = {
-    "hc_read": lambda architecture: read_kernel(4, 5120, "bfloat16", architecture=architecture),
+    "hc_read": lambda architecture: read_kernel(4, 5120, "bfloat16", architecture),
     "hc_collapse": lambda architecture: collapse_kernel(4, 5120, architecture),
-    "hc_advance": lambda architecture: advance_kernel(4, 5120, "bfloat16", architecture=architecture),
+    "hc_advance": lambda architecture: advance_kernel(4, 5120, "bfloat16", architecture),
 }

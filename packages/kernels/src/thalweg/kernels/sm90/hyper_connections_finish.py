@@ -59,23 +59,16 @@ def sinkhorn(streams: int) -> Macro:
 
 @functools.cache
 def finish_kernel(
-    streams: int,
-    width: int,
-    fans: int,
-    fan_partials: int,
-    rows: int = 2,
-    most_shares: int = 4,
-    architecture: str = ARCHITECTURE,
+    streams: int, width: int, fans: int, fan_partials: int, has_many_rows: bool, architecture: str = ARCHITECTURE
 ) -> Any:
     """The compiled kernel that adds up fans of `fan_partials` sums each, and makes coefficients of the result.
 
-    rows: of a block; most_shares: warps that share the fans of a row.
+    has_many_rows: whether a warp adds up a row alone, or shares it with others, which takes less time.
     """
     T = tilelang().language
     mixes, normalised, num_rows = (2 + streams) * streams, sinkhorn(streams), T.dynamic("n")
-    shares = max(count for count in range(1, most_shares + 1) if fans % count == 0)
-    share_fans, threads = fans // shares, WARP * rows * shares
-    gate_thread = WARP if threads > WARP else 0
+    shares = 1 if has_many_rows else max(count for count in (1, 2, 4) if fans % count == 0)
+    rows, share_fans = 16 if has_many_rows else 2, fans // shares
 
     @T.prim_func
     def hc_mix_finish(
@@ -89,7 +82,7 @@ def finish_kernel(
         mix_eps: T.float32,
         iterations: T.int32,
     ) -> None:
-        with T.Kernel(T.ceildiv(num_rows, rows), threads=threads) as block:
+        with T.Kernel(T.ceildiv(num_rows, rows), threads=WARP * rows * shares) as block:
             thread, lane = T.get_thread_binding(), T.get_thread_binding() % WARP
             fan_sums = T.alloc_shared((fans, rows, SLOTS), "float32")
             sums = T.alloc_shared((rows, SLOTS + 1), "float32")
@@ -128,15 +121,15 @@ def finish_kernel(
                 for i in T.vectorized(streams * streams):
                     carry[row, i] = comb[i]
             # Gates are another warp's, as long as the first one divides.
-            row = block * rows + (thread - gate_thread)
-            if thread >= gate_thread and thread < gate_thread + rows and row < num_rows:
-                root = T.rsqrt(sums[thread - gate_thread, mixes] / (streams * width) + norm_eps)
+            row = block * rows + (thread - WARP)
+            if thread >= WARP and thread < WARP + rows and row < num_rows:
+                root = T.rsqrt(sums[thread - WARP, mixes] / (streams * width) + norm_eps)
                 for i in T.unroll(streams):
                     next_read[row, i] = mix_eps + 1.0 / (
-                        1.0 + T.exp(-(sums[thread - gate_thread, i] * root * scale[0] + base[i]))
+                        1.0 + T.exp(-(sums[thread - WARP, i] * root * scale[0] + base[i]))
                     )
                     write[row, i] = 2.0 / (
-                        1.0 + T.exp(-(sums[thread - gate_thread, streams + i] * root * scale[1] + base[streams + i]))
+                        1.0 + T.exp(-(sums[thread - WARP, streams + i] * root * scale[1] + base[streams + i]))
                     )
 
     return compiled(hc_mix_finish, architecture)

@@ -29,22 +29,16 @@ from thalweg.kernels.sm90.row_parts import (
     store_mxfp8,
 )
 
-FEW_ROWS = 1024
-"""Up to so many rows a row is as many warps' as possible: fewer, with more columns each, fill a device better."""
-MOST_WARPS, FEW_WARPS = 20, 4
+MOST_WARPS = 4
+"""Of a row. Few warps with many columns each fill a device better than many with few."""
 
 
 @functools.cache
-def norm_kernel(
-    width: int, weight_type: str, casts: bool, most_warps: int = MOST_WARPS, architecture: str = ARCHITECTURE
-) -> Any:
-    """The compiled kernel for rows of a width; casts: whether MXFP8 comes out, instead of bfloat16.
-
-    most_warps: of a row, whose sum is the same for any number of them.
-    """
+def norm_kernel(width: int, weight_type: str, casts: bool, architecture: str = ARCHITECTURE) -> Any:
+    """The compiled kernel for rows of a width; casts: whether MXFP8 comes out, instead of bfloat16."""
     T = tilelang().language
-    shape = row_shape("x", width, most_warps)
-    vector, rounds, sums, store = shape.vector, shape.rounds, row_sum(shape), store_mxfp8(shape.vector)
+    shape = row_shape("x", width, MOST_WARPS)
+    vector, rounds, sums, store = shape.vector, shape.rounds, row_sum(shape.warps), store_mxfp8(shape.vector)
     num_rows, extent = T.dynamic("n"), T.dynamic("extent", "int64")
 
     @T.macro
@@ -65,9 +59,13 @@ def norm_kernel(
         """The normed values of this thread, rounded."""
         values = T.alloc_local((rounds * vector,), "float32")
         factors = T.alloc_local((rounds * vector,), weight_type)
-        parts = T.alloc_shared((shape.warps * rounds,), "float32")
+        parts = T.alloc_shared((shape.warps,), "float32")
         load(x, weight, start, place, values, factors)
-        scale = T.rsqrt(sums(values, parts) / width + eps)
+        squares = T.alloc_var("float32")
+        squares = 0.0
+        for i in T.unroll(rounds * vector):
+            squares = squares + values[i] * values[i]
+        scale = T.rsqrt(sums(squares, parts) / width + eps)
         for i in T.unroll(rounds * vector):
             values[i] = values[i] * scale * T.cast(factors[i], "float32")
         for k in T.unroll(rounds):
@@ -147,11 +145,10 @@ def _rows(x: Tensor, weight: Tensor) -> Tensor:
 
 def _launch(rows: Tensor, weight: Tensor, eps: float, *results: Tensor) -> None:
     num_rows, width = rows.shape
-    shape = row_shape("x", width)
+    shape = row_shape("x", width, MOST_WARPS)
     if num_rows == 0:
         return
-    most_warps = MOST_WARPS if num_rows <= FEW_ROWS else FEW_WARPS
-    kernel = norm_kernel(width, kernel_dtype(weight), len(results) == 2, most_warps)
+    kernel = norm_kernel(width, kernel_dtype(weight), len(results) == 2)
     flat = flat_rows("x", rows, shape.vector)
     with torch.cuda.device(rows.device):
         kernel(flat, weight, *results, rows.stride(0) // shape.vector, eps)
@@ -160,6 +157,6 @@ def _launch(rows: Tensor, weight: Tensor, eps: float, *results: Tensor) -> None:
 IMPLEMENTATIONS = tuple(implementation(function) for function in (rms_norm, norm_quantize))
 
 COMPILE_EXAMPLES: dict[str, Callable[[str], Any]] = {
-    "rms_norm": lambda architecture: norm_kernel(5120, "bfloat16", False, architecture=architecture),
-    "norm_quantize": lambda architecture: norm_kernel(1280, "bfloat16", True, architecture=architecture),
+    "rms_norm": lambda architecture: norm_kernel(5120, "bfloat16", False, architecture),
+    "norm_quantize": lambda architecture: norm_kernel(1280, "bfloat16", True, architecture),
 }

@@ -78,50 +78,68 @@ def row_shape(name: str, width: int, most_warps: int = 20, rows: int = 4) -> Row
 
 
 @functools.cache
-def row_sum(shape: RowShape) -> Macro:
-    """Macro (values, parts) -> the sum over a row of the squares of values, in one order for all shapes of a width.
+def row_sum(warps: int) -> Macro:
+    """Macro (value, parts) -> the sum of a value over the threads of a row, in one order, for all of them.
 
-    values: local float32 [rounds * vector]; parts: shared float32 [warps * rounds], which must not be in use. Each
-    stretch of 32 vectors is added up by one warp, then the stretches in their order, whichever warps they belong to.
+    parts: shared float32 [warps], which must not be in use.
     """
     T = tilelang().language
-    warps, rounds, vector = shape.warps, shape.rounds, shape.vector
 
     @T.macro
-    def stretch_sums(values: Any, sums: Any) -> None:
-        for k in T.unroll(rounds):
-            sums[k] = 0.0
-            for i in T.unroll(vector):
-                sums[k] = sums[k] + values[k * vector + i] * values[k * vector + i]
-        for step in T.unroll(5):
-            for k in T.unroll(rounds):
-                sums[k] = sums[k] + T.shfl_xor(sums[k], 16 >> step)
-
-    @T.macro
-    def over_warp(values: Any, parts: Any) -> Any:
-        sums = T.alloc_local((rounds,), "float32")
-        stretch_sums(values, sums)
+    def over_warp(value: Any) -> Any:
         total = T.alloc_var("float32")
-        total = 0.0
-        for k in T.unroll(rounds):
-            total = total + sums[k]
+        total = value
+        for step in T.unroll(5):
+            total = total + T.shfl_xor(total, 16 >> step)
         return total
 
     @T.macro
-    def over_warps(values: Any, parts: Any) -> Any:
-        sums = T.alloc_local((rounds,), "float32")
-        stretch_sums(values, sums)
+    def over_warps(value: Any, parts: Any) -> Any:
+        part = T.alloc_var("float32")
+        part = value
+        for step in T.unroll(5):
+            part = part + T.shfl_xor(part, 16 >> step)
         if T.get_thread_binding() % WARP == 0:
-            for k in T.unroll(rounds):
-                parts[k * warps + T.get_thread_binding() // WARP] = sums[k]
+            parts[T.get_thread_binding() // WARP] = part
         T.sync_threads()
         total = T.alloc_var("float32")
         total = 0.0
-        for stretch in T.unroll(warps * rounds):
-            total = total + parts[stretch]
+        for warp in T.unroll(warps):
+            total = total + parts[warp]
         return total
 
-    return over_warp if warps == 1 else over_warps
+    return (lambda value, parts: over_warp(value)) if warps == 1 else over_warps
+
+
+@functools.cache
+def mxfp8_scale(vector: int) -> Macro:
+    """Macro (values, numbers) -> the ue8m0 byte of the group of 32 whose `vector` float32 values this thread holds.
+
+    numbers: takes the values.
+
+    NaN among them become 0, as the format has it, and a group with an infinity has scale 255, which is NaN. The
+    smallest power of two that is no less than amax / 448 follows from the bits of amax: 448 = 1.75 * 2^8, so the
+    exponent goes up where the mantissa is beyond that of 1.75.
+    """
+    T = tilelang().language
+    steps = {1: 5, 2: 4, 4: 3, 8: 2}[vector]
+
+    @T.macro
+    def scale_of(values: Any, numbers: Any) -> Any:
+        largest = T.alloc_var("float32")
+        largest = 1e-4
+        for column in T.unroll(vector):
+            numbers[column] = T.if_then_else(T.isnan(values[column]), 0.0, values[column])
+            largest = T.max(largest, T.abs(numbers[column]))
+        for step in T.unroll(steps):
+            largest = T.max(largest, T.shfl_xor(largest, 1 << step))
+        exponent = T.alloc_var("int32")
+        exponent = T.shift_right(T.reinterpret(largest, "int32") + 0x1FFFFF, 23) - 8
+        if largest == T.infinity("float32"):
+            exponent = 255
+        return exponent
+
+    return scale_of
 
 
 @functools.cache
@@ -130,46 +148,19 @@ def store_mxfp8(vector: int) -> Macro:
 
     codes: e4m3 [n, K]; scales: uint8 [n, K / 32]; place: of the vector among those of the row. All lanes of a warp must
     call it, those with is_stored = False write nothing.
-
-    The smallest power of two that is no less than amax / 448 follows from the bits of amax: 448 = 1.75 * 2^8, so the
-    exponent goes up where the mantissa is beyond that of 1.75. A group with an infinity has scale 255, which is NaN.
-    NaN become 0, as the format has it: they are no larger than anything, and come out of the cast as 127, which
-    nothing else does.
     """
     T = tilelang().language
-    steps, lanes = {1: 5, 2: 4, 4: 3, 8: 2}[vector], GROUP // vector
-    word, word_bytes = ("int32", 4) if vector >= 4 else ("uint8", 1)
-    low_bits, ones = (0x7F7F7F7F, 0x01010101) if vector >= 4 else (0x7F, 1)
-
-    @T.macro
-    def without_nan(cast: Any) -> None:
-        words = T.view(cast, (vector // word_bytes,), word)
-        marks = T.alloc_var("int32")
-        for w in T.unroll(vector // word_bytes):
-            marks = T.bitwise_and(T.shift_right(T.bitwise_and(T.cast(words[w], "int32"), low_bits) + ones, 7), ones)
-            if marks != 0:
-                words[w] = T.cast(T.bitwise_and(T.cast(words[w], "int32"), T.bitwise_not(marks * 255)), word)
+    scale_of, lanes = mxfp8_scale(vector), GROUP // vector
 
     @T.macro
     def store(values: Any, codes: Any, scales: Any, row: Any, place: Any, is_stored: Any = True) -> None:
-        largest, factor = T.alloc_var("float32"), T.alloc_var("float32")
-        exponent = T.alloc_var("int32")
-        largest = 1e-4
-        for i in T.unroll(vector):
-            largest = T.max(largest, T.abs(values[i]))
-        for step in T.unroll(steps):
-            largest = T.max(largest, T.shfl_xor(largest, 1 << step))
-        exponent = T.shift_right(T.reinterpret(largest, "int32") + 0x1FFFFF, 23) - 8
-        if largest == T.infinity("float32"):
-            exponent = 255
+        numbers = T.alloc_local((vector,), "float32")
+        exponent = scale_of(values, numbers)
+        factor = T.alloc_var("float32")
         factor = T.reinterpret(T.shift_left(T.max(254 - exponent, 0), 23), "float32")
-        scaled = T.alloc_local((vector,), "float32")
         cast = T.alloc_local((vector,), "float8_e4m3fn")
-        for i in T.unroll(vector):
-            scaled[i] = values[i] * factor
         for i in T.vectorized(vector):
-            cast[i] = scaled[i]
-        without_nan(cast)
+            cast[i] = numbers[i] * factor
         if is_stored:
             for i in T.vectorized(vector):
                 codes[row, place * vector + i] = cast[i]
@@ -181,44 +172,40 @@ def store_mxfp8(vector: int) -> Macro:
 
 @functools.cache
 def store_mxfp4(vector: int) -> Macro:
-    """As store_mxfp8, for packed e2m1 codes uint8 [n, K / 2]; values that bfloat16 holds.
+    """As store_mxfp8, for packed e2m1 codes uint8 [n, K / 2].
 
-    Multiplied by 2^-126, the numbers of e2m1 are the float32 whose bits from 22 on are their code, below the sign; the
-    rest is rounding to the even one of two neighbours. Only NaN get beyond code 7.
+    Values of bfloat16 only. Multiplied by 2^-126, the numbers of e2m1 are the float32 whose upper bits are their code;
+    the rest is rounding at bit 22 to the even one of two neighbours.
     """
     T = tilelang().language
     steps, lanes = {2: 4, 4: 3, 8: 2}[vector], GROUP // vector
 
     @T.macro
+    def code_of(value: Any) -> Any:
+        bits = T.reinterpret(T.abs(value) * 2.0**-126, "int32")
+        rounded = T.shift_right(bits + 0x1FFFFF + T.bitwise_and(T.shift_right(bits, 22), 1), 22)
+        return T.bitwise_or(T.min(rounded, 7), T.bitwise_and(T.shift_right(T.reinterpret(value, "int32"), 28), 8))
+
+    @T.macro
     def store(values: Any, codes: Any, scales: Any, row: Any, place: Any, is_stored: Any = True) -> None:
-        largest, factor = T.alloc_var("float32"), T.alloc_var("float32")
-        exponent, beyond = T.alloc_var("int32"), T.alloc_var("int32")
-        bits = T.alloc_local((vector,), "int32")
-        packed = T.alloc_local((vector // 2,), "uint8")
+        largest = T.alloc_var("float32")
         largest = 6 * 2.0**-126
+        numbers = T.alloc_local((vector,), "float32")
         for i in T.unroll(vector):
-            largest = T.max(largest, T.abs(values[i]))
+            numbers[i] = T.if_then_else(T.isnan(values[i]), 0.0, values[i])
+            largest = T.max(largest, T.abs(numbers[i]))
         for step in T.unroll(steps):
             largest = T.max(largest, T.shfl_xor(largest, 1 << step))
+        exponent = T.alloc_var("int32")
         exponent = T.shift_right(T.reinterpret(largest, "int32") + 0x3FFFFF, 23) - 2
         if largest == T.infinity("float32"):
             exponent = 255
+        factor = T.alloc_var("float32")
         factor = T.reinterpret(T.shift_left(T.max(254 - exponent, 0), 23), "float32")
-        beyond = 0
-        for i in T.unroll(vector):
-            bits[i] = T.reinterpret(values[i] * factor * 2.0**-126, "int32")
-            bits[i] = bits[i] + 0x1FFFFF + T.bitwise_and(T.shift_right(bits[i], 22), 1)
-            beyond = T.bitwise_or(beyond, bits[i])
-        if T.bitwise_and(beyond, 0x7E000000) != 0:
-            for i in T.unroll(vector):
-                if T.bitwise_and(bits[i], 0x7E000000) != 0:
-                    bits[i] = 0
-        for i in T.unroll(vector):
-            bits[i] = T.bitwise_or(
-                T.bitwise_and(T.shift_right(bits[i], 22), 7), T.bitwise_and(T.shift_right(bits[i], 28), 8)
-            )
+        packed = T.alloc_local((vector // 2,), "uint8")
         for i in T.unroll(vector // 2):
-            packed[i] = T.cast(T.bitwise_or(bits[2 * i], T.shift_left(bits[2 * i + 1], 4)), "uint8")
+            low, high = code_of(numbers[2 * i] * factor), code_of(numbers[2 * i + 1] * factor)
+            packed[i] = T.cast(T.bitwise_or(low, T.shift_left(high, 4)), "uint8")
         if is_stored:
             for i in T.vectorized(vector // 2):
                 codes[row, place * (vector // 2) + i] = packed[i]
