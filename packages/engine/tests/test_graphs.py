@@ -205,7 +205,8 @@ def test_graphs_with_padding_give_the_text_of_steps_without(
     sizes, draft_sizes = graph_sizes(3 * 4, 5), graph_sizes(3)
     assert len(backend.graphs) == len(sizes) + len(draft_sizes)
     assert all(padded == size_for(sizes, real) for real, padded in num_rows)
-    assert any(padded > real for real, padded in num_rows)
+    if "variable_length" not in options:  # lengths by measured times may fill every graph
+        assert any(padded > real for real, padded in num_rows)
     assert sum(graph.num_replays for graph in backend.graphs[: len(sizes)]) >= len(num_rows)
     assert sum(graph.num_replays for graph in backend.graphs[len(sizes) :]) > 0
 

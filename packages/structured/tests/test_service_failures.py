@@ -160,10 +160,11 @@ service = make_service()
 service.compile(quick())
 """
 SCRIPT_THAT_IS_KILLED = """
-import os, time
+import os, signal, time
 from service_testing.grammars import quick
 from service_testing.services import make_service
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in a shell's background ignores it
 service = make_service()
 print(service.compile(quick()).result(60).is_constrained, flush=True)
 try:
