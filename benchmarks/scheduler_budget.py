@@ -61,7 +61,7 @@ def main() -> None:
     num_steps = 20 if options.smoke else options.steps
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        calibration_us = calibrate(folder)
+        calibration_us = calibrate(folder, 1 if options.smoke else 3)
         level = "-O0" if options.smoke else "-O3"
         sources = [str(CORE / "src" / f"{source}.cpp") for source in SOURCES]
         run = build(folder, "scheduler_budget", level, "-ffp-contract=off", f"-I{CORE / 'include'}", *sources)

@@ -175,10 +175,10 @@ def build_core(folder: Path, is_smoke: bool) -> Callable[..., str]:
     return build(folder, "scheduler_step", "-O0", include, str(everything))
 
 
-def calibrate(folder: Path) -> float:
-    """Median microseconds of the fixed mix of work that makes two machines comparable; the best of three runs."""
+def calibrate(folder: Path, num_runs: int = 3) -> float:
+    """Median microseconds of the fixed mix of work that makes two machines comparable; the best of several runs."""
     run = build(folder, "calibrate_host", "-O2")
-    return min(float(re.search(r"median ([\d.]+)", run())[1]) for _ in range(3))  # type: ignore[index]
+    return min(float(re.search(r"median ([\d.]+)", run())[1]) for _ in range(num_runs))  # type: ignore[index]
 
 
 def make_row(case: Case, core: list[float], calls: Times, calibration_us: float) -> Row:
@@ -213,7 +213,7 @@ def main() -> None:
     num_steps = 20 if options.smoke else options.steps
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        calibration_us = calibrate(folder)
+        calibration_us = calibrate(folder, 1 if options.smoke else 3)
         run_core = build_core(folder, options.smoke)
         print(f"calibration: {calibration_us:.1f} us here, {PEER_CALIBRATION_US:.0f} us where the peer was measured")
         rows = []

@@ -34,7 +34,6 @@ BEST_ALONE = drafting(FOUR, GOOD_FOUR, budget=lambda: budgets.alone(ONE_ALONE), 
 FIXED = {
     "no drafts": LawRun(drafting(drafts=None, draft_length=0)),
     "one draft": LawRun(drafting(draft_length=1)),
-    "three drafts": LawRun(drafting()),
     "five drafts, overlapping": LawRun(drafting(FIVE, GOOD_FIVE, draft_length=5, is_async=True)),
     "a contrary drafter": LawRun(drafting(drafts=SIX.inverted())),
     "the least likely token, certain": LawRun(drafting(choose=drafters.least_likely)),
@@ -65,6 +64,7 @@ VARYING = {
     ),
 }
 SOAK_ONLY = {
+    "three drafts": LawRun(drafting()),
     "the plan 3, 1, 6, 2": LawRun(drafting(draft_length=5, budget=lambda: budgets.planned((3, 1, 6, 2)))),
     "the best alone": LawRun(BEST_ALONE, num_tokens=5),
     "texts that end": LawRun(drafting(is_async=True), params=SamplingParams(), batch=64, prefill_interval=1),
