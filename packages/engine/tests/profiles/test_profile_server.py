@@ -64,7 +64,7 @@ class Bench:
 
 
 def fetch(port: int, method: str = "POST", target: str = "/profile", body: bytes | None = None, **headers: str) -> Any:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     try:
         connection.request(method, target, body, {name.replace("_", "-"): value for name, value in headers.items()})
         response = connection.getresponse()
@@ -75,7 +75,7 @@ def fetch(port: int, method: str = "POST", target: str = "/profile", body: bytes
 
 def eventually(condition: Callable[[], object], work: Callable[[], object] = lambda: None) -> None:
     """Do the work until the condition holds."""
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60  # torch takes long to start a trace where many processes share the cores
     while not condition():
         assert time.monotonic() < deadline
         work()
