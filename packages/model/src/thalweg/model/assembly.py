@@ -38,7 +38,7 @@ def build_layer(
 
     compressed_vocab_size: of the Engram vocabulary; not used in layers without Engram.
     """
-    kind, prefix = _kind_and_prefix(config, index)
+    kind, prefix = kind_and_prefix(config, index)
     engram = None
     if kind.engram_index is not None:
         engram = _engram(config, index, kind.engram_index, weights, numerics, compressed_vocab_size)
@@ -56,10 +56,18 @@ def build_layer(
     )
 
 
-def _kind_and_prefix(config: ModelConfig, index: int) -> tuple[LayerTopology, str]:
+def kind_and_prefix(config: ModelConfig, index: int) -> tuple[LayerTopology, str]:
+    """What a run-time layer is, and what the checkpoint puts before the names of its tensors."""
     if index < config.num_hidden_layers:
         return config.topology[index], f"layers.{index}."
     return LayerTopology.window_only(index), f"mtp.{index - config.num_hidden_layers}."
+
+
+def candidate_role(kind: LayerTopology) -> CandidateRole:
+    """What the indexer of a layer does with candidate blocks."""
+    if kind.produces_candidates:
+        return CandidateRole.PUBLISH
+    return CandidateRole.NONE if kind.candidate_source is None else CandidateRole.RESTRICT
 
 
 def _connection(config: ModelConfig, prefix: str, weights: Weights, numerics: Numerics) -> HyperConnection:
@@ -118,11 +126,6 @@ def _indexer(config: ModelConfig, kind: LayerTopology, prefix: str, weights: Wei
     keys = None
     if kind.is_index_key_source:
         keys = IndexKeyProjection(weights.plain(f"{prefix}wk.weight"), weights.plain(f"{prefix}k_norm.weight"))
-    role = CandidateRole.NONE
-    if kind.produces_candidates:
-        role = CandidateRole.PUBLISH
-    elif kind.candidate_source is not None:
-        role = CandidateRole.RESTRICT
     assert kind.index_key_source is not None
     return Indexer(
         kind.layer,
@@ -133,7 +136,7 @@ def _indexer(config: ModelConfig, kind: LayerTopology, prefix: str, weights: Wei
         keys,
         num_heads=config.index_n_heads,
         topk=config.index_topk,
-        candidates=role,
+        candidates=candidate_role(kind),
         block_size=config.candidate_block_size,
         topk_blocks=config.candidate_topk_blocks,
         norm_eps=config.rms_norm_eps,

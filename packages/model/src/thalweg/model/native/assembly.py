@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import torch
 
+from thalweg.model.assembly import candidate_role, kind_and_prefix
 from thalweg.model.config import ModelConfig
 from thalweg.model.engram import EngramHash
 from thalweg.model.engram_layout import hash_multipliers
-from thalweg.model.indexer import CandidateRole
 from thalweg.model.native.attention import Attention, AttentionWeights
 from thalweg.model.native.compressor import Compressor
 from thalweg.model.native.engram import Engram
@@ -27,7 +27,7 @@ def build_layers(
     last_norm: [h], with which the last layer's output is read. compressed_vocab_size: of the Engram vocabulary; not
     used without Engram layers.
     """
-    norms = [weights.plain(f"{_kind_and_prefix(config, index)[1]}attn_norm.weight") for index in indices]
+    norms = [weights.plain(f"{kind_and_prefix(config, index)[1]}attn_norm.weight") for index in indices]
     following = [*norms[1:], last_norm]
     return [
         _layer(config, index, weights, norm, next_norm, compressed_vocab_size)
@@ -43,7 +43,7 @@ def _layer(
     next_norm: torch.Tensor,
     compressed_vocab_size: int,
 ) -> Layer:
-    kind, prefix = _kind_and_prefix(config, index)
+    kind, prefix = kind_and_prefix(config, index)
     engram = None
     if kind.engram_index is not None:
         engram = _engram(config, index, kind.engram_index, weights, compressed_vocab_size)
@@ -59,12 +59,6 @@ def _layer(
         next_norm,
         norm_eps=config.rms_norm_eps,
     )
-
-
-def _kind_and_prefix(config: ModelConfig, index: int) -> tuple[LayerTopology, str]:
-    if index < config.num_hidden_layers:
-        return config.topology[index], f"layers.{index}."
-    return LayerTopology.window_only(index), f"mtp.{index - config.num_hidden_layers}."
 
 
 def _connection(config: ModelConfig, prefix: str, weights: DeviceWeights) -> HyperConnection:
@@ -114,11 +108,6 @@ def _indexer(config: ModelConfig, kind: LayerTopology, prefix: str, weights: Dev
     if kind.is_index_key_source:
         norm = KeyNorm(weights.plain(f"{prefix}k_norm.weight"), config.rms_norm_eps)
         keys = IndexKeyProjection(weights.plain(f"{prefix}wk.weight"), norm)
-    role = CandidateRole.NONE
-    if kind.produces_candidates:
-        role = CandidateRole.PUBLISH
-    elif kind.candidate_source is not None:
-        role = CandidateRole.RESTRICT
     assert kind.index_key_source is not None
     return Indexer(
         kind.layer,
@@ -129,7 +118,7 @@ def _indexer(config: ModelConfig, kind: LayerTopology, prefix: str, weights: Dev
         keys,
         num_heads=config.index_n_heads,
         topk=config.index_topk,
-        candidates=role,
+        candidates=candidate_role(kind),
         block_size=config.candidate_block_size,
         topk_blocks=config.candidate_topk_blocks,
     )
