@@ -144,6 +144,13 @@ def test_equal_tokens_are_cut_by_their_ids() -> None:
         assert bool(row[:count].all())
 
 
+@pytest.mark.parametrize("vocabulary", [50, LONG])
+def test_no_number_of_tokens_is_no_limit(vocabulary: int) -> None:
+    logits, top_p, off = torch.zeros(3, vocabulary), torch.tensor([0.5, 0.5, 1.0]), torch.zeros(3)
+    kept = ops.filter_mask(logits, top_p, torch.tensor([0, -1, 0]), off)
+    assert kept.sum(-1).tolist() == [vocabulary // 2 + 1, vocabulary // 2 + 1, vocabulary]
+
+
 def test_min_p_compares_with_the_most_probable_token_whatever_else_is_filtered() -> None:
     logits = torch.log(torch.tensor([[0.4, 0.3, 0.2, 0.1]]))
     for min_p, expected in ((0.0, 4), (0.2, 4), (0.26, 3), (0.51, 2), (0.76, 1), (1.0, 1)):

@@ -35,7 +35,7 @@ def is_greedy(temperature: Tensor) -> Tensor:
 def filter_mask(logits: Tensor, top_p: Tensor, top_k: Tensor, min_p: Tensor) -> Tensor:
     """Which tokens survive top-p, top-k and min-p, bool [n, V].
 
-    logits [n, V] after temperature; top_p float [n], 1 = off; top_k int [n], -1 = off; min_p float [n], 0 = off.
+    logits [n, V] after temperature; top_p float [n], 1 = off; top_k int [n], below 1 = off; min_p float [n], 0 = off.
     Tokens are ordered by logit, the lower id first among equals. top-p keeps a token whose predecessors' mass is at
     most top_p (the first always); top-k keeps the first top_k; min-p keeps those at least min_p times as probable as
     the first. All are prefixes, so the shortest wins. Masses are rounded to multiples of 2^-52 of V times that of the

@@ -31,7 +31,7 @@ class Filters:
     top_p: Tensor
     """float [n] 1 = off."""
     top_k: Tensor
-    """int [n] -1 = off."""
+    """int [n] below 1 = off."""
     min_p: Tensor
     """float [n] 0 = off."""
 
@@ -73,7 +73,7 @@ def find_prefix(logits: Tensor, filters: Filters) -> Prefix:
     prefix = _prefix_within(largest_values(logits, width), largest, limit, filters, vocabulary)
     if width < vocabulary:
         k = filters.top_k[:, None]
-        wants_more = (prefix.count == width) & ((k < 0) | (k > width))
+        wants_more = (prefix.count == width) & ((k <= 0) | (k > width))
         for row in torch.nonzero(wants_more.squeeze(1)):  # one at a time: whole rows in float64 fill the cache
             ordered = largest_values(logits[row], vocabulary)
             whole = _prefix_within(ordered, largest[row], limit[row], filters.of(row), vocabulary)
