@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,11 +15,13 @@ from thalweg.cache import compute_layout
 from thalweg.engine import EngineConfig, LLMEngine, assembly, build_engine
 from thalweg.engine.assembly import cache_geometry
 from thalweg.engine.drafting import settle_config
+from thalweg.engine.loading import load_draft_network, load_model
 from thalweg.engine.model_device import ModelDevice
 from thalweg.engine.token_counts import token_count_bytes
 from thalweg.engine.worst_case import worst_decode, worst_prefill
-from thalweg.interfaces import CapacityError, DeviceMemory
-from thalweg.model import ModelConfig
+from thalweg.interfaces import BackendUnavailableError, CapacityError, ConfigError, DeviceMemory
+from thalweg.kernels.backends.fifo import LaunchedWorkError
+from thalweg.model import ModelConfig, NativeDraftNetwork, NativeModel
 from thalweg.scheduler.config import SchedulerConfig
 
 GIB = 1 << 30
@@ -104,12 +108,66 @@ def test_a_device_that_is_too_small_is_refused_with_what_is_needed(
     with pytest.raises(CapacityError, match="num_blocks is 90000000; with 4 state slots the cache takes"):
         build(monkeypatch, drafting_checkpoint, DeviceMemory(2 * GIB, GIB, GIB, GIB), num_blocks=90_000_000)
 
-    def out_of_memory(*_: object) -> None:
-        raise torch.OutOfMemoryError("tried to allocate 20 GiB")
 
-    monkeypatch.setattr(ModelDevice, "forward", out_of_memory)
+def failing(error: Exception) -> Any:
+    """Device work that raises it."""
+
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    return fail
+
+
+OUT_OF_MEMORY = torch.OutOfMemoryError("tried to allocate 20 GiB")
+
+
+@pytest.mark.parametrize("options", [{}, {"num_blocks": 8}], ids=["measured", "given"])
+@pytest.mark.parametrize("work", ["forward", "sample", "capture"])
+def test_steps_and_graphs_that_do_not_fit_are_refused_with_what_to_lower(
+    drafting_checkpoint: str, monkeypatch: pytest.MonkeyPatch, work: str, options: dict[str, Any]
+) -> None:
+    monkeypatch.setattr(ModelDevice, work, failing(OUT_OF_MEMORY))
     expected = "largest steps do not fit beside the model: max_num_batched_tokens 128, max_num_seqs 3; lower one"
     with pytest.raises(CapacityError, match=expected):
+        build(monkeypatch, drafting_checkpoint, with_room_for(drafting_checkpoint, 8), graphs=True, **options)
+
+
+def test_weights_that_do_not_fit_are_refused_with_what_the_device_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    backend, path = GraphingBackend(), Path("checkpoint")
+    backend.device_memory = DeviceMemory(2 * GIB, GIB, GIB, GIB)
+    config = EngineConfig.build(environ={}, arithmetic="native")
+    for loader in (NativeModel, NativeDraftNetwork):
+        monkeypatch.setattr(loader, "load", failing(OUT_OF_MEMORY))
+    loads: list[Callable[[], object]] = [
+        lambda: load_model(path, config, backend, None, 64),  # type: ignore[arg-type]
+        lambda: load_draft_network(path, None, backend),  # type: ignore[arg-type]
+    ]
+    expected = f"the weights of checkpoint do not fit on cpu, which has {2 * GIB} bytes, {GIB} of them free .tried to"
+    for load in loads:
+        with pytest.raises(CapacityError, match=expected):
+            load()
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ConfigError("q has heads of 96 columns; 64, 128, ... 512 are accepted"),
+        BackendUnavailableError("kernels that no earlier process has built need nvcc"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_what_a_kernel_says_of_dimensions_or_of_a_compiler_is_said_at_the_start(
+    drafting_checkpoint: str, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    monkeypatch.setattr(ModelDevice, "forward", failing(error))
+    with pytest.raises(type(error)) as raised:
+        build(monkeypatch, drafting_checkpoint, with_room_for(drafting_checkpoint, 8))
+    assert raised.value is error
+
+
+def test_a_fault_of_the_first_steps_stays_what_it_is(drafting_checkpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ModelDevice, "forward", failing(ZeroDivisionError("no rows")))
+    with pytest.raises(LaunchedWorkError, match="ZeroDivisionError: no rows"):
         build(monkeypatch, drafting_checkpoint, with_room_for(drafting_checkpoint, 8))
 
 

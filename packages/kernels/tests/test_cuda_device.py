@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import importlib.metadata
+import re
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -30,6 +33,15 @@ def test_a_torch_without_cuda_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         load_backend("sm90")
 
 
+@pytest.mark.parametrize("version", ["2.9.1+cu130", "1.13", "2.10.0a0+git1"])
+def test_an_older_torch_is_refused(cuda_torch: pytest.MonkeyPatch, version: str) -> None:
+    cuda_torch.setattr(torch, "__version__", version)
+    with pytest.raises(
+        BackendUnavailableError, match=rf"needs torch 2\.11 or newer; installed is {re.escape(version)}"
+    ):
+        find_device("sm90", (9, 0))
+
+
 def test_a_machine_without_a_gpu_is_told_what_is_needed(cuda_torch: pytest.MonkeyPatch) -> None:
     cuda_torch.setattr(torch.cuda, "device_count", lambda: 0)
 
@@ -51,7 +63,9 @@ def test_another_gpu_is_named_with_what_it_is(cuda_torch: pytest.MonkeyPatch) ->
         find_device("sm90", (9, 0))
 
 
-def test_the_right_gpu_is_taken(cuda_torch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("version", ["2.11.0+cu130", "2.11.0a0+git1", "2.13", "3.0.0"])
+def test_the_right_gpu_is_taken(cuda_torch: pytest.MonkeyPatch, version: str) -> None:
+    cuda_torch.setattr(torch, "__version__", version)
     assert find_device("sm90", (9, 0)) == torch.device("cuda", 0)
 
 
@@ -61,22 +75,31 @@ def test_another_tilelang_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         library.check_tilelang()
 
 
-class NoNvcc:
+class BrokenCompiler:
+    """TileLang whose compiler lies in a folder, or nowhere."""
+
     __version__ = library.VERSION
+
+    def __init__(self, cuda_home: str) -> None:
+        self.env = SimpleNamespace(CUDA_HOME=cuda_home)
 
     def compile(self, *arguments: Any, **options: Any) -> None:
         raise RuntimeError("could not run the compiler")
 
 
 def test_a_kernel_that_cannot_be_built_says_that_nvcc_is_missing(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(library, "tilelang", NoNvcc)
-    monkeypatch.setattr(library, "_has_nvcc", lambda: False)
     before = library.num_compiled()
-    with pytest.raises(BackendUnavailableError, match=r"need nvcc, .*install the CUDA toolkit"):
+    monkeypatch.setattr(library, "tilelang", lambda: BrokenCompiler(""))
+    expected = r"need nvcc, which is not on PATH, nor in CUDA_HOME; install the CUDA toolkit, .*could not run"
+    with pytest.raises(BackendUnavailableError, match=expected):
         library.compiled(lambda: None, "sm_90a")
-    monkeypatch.setattr(library, "_has_nvcc", lambda: True)
+    monkeypatch.setattr(library, "tilelang", lambda: BrokenCompiler(str(tmp_path)))
+    with pytest.raises(BackendUnavailableError, match=rf"need nvcc, which is not in {tmp_path}/bin, where CUDA_HOME"):
+        library.compiled(lambda: None, "sm_90a")
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "nvcc").touch()
     with pytest.raises(RuntimeError, match="could not run"):
         library.compiled(lambda: None, "sm_90a")
     assert library.num_compiled() == before

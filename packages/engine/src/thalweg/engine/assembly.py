@@ -26,7 +26,7 @@ from thalweg.engine.loading import (
     load_draft_network,
     load_model,
 )
-from thalweg.engine.memory_profile import measure_needs, needs_of_the_model, warm_up
+from thalweg.engine.memory_profile import measure_needs, needs_of_the_model, ready_device
 from thalweg.engine.pool_sizes import DEVICE_MEMORY_FRACTION, PoolSizes, size_pools, smallest_pools
 from thalweg.engine.runner import StreamRunner
 from thalweg.engine.statistics import Capacity
@@ -94,11 +94,7 @@ def build_engine(
             admission = _admission(config, facts, tokenizer, geometry, sizes)
             instruments.close()
             instruments = _instruments(config, sizes, path, rank=rank)
-        device, inputs = maker.device(sizes.num_blocks, sizes.num_state_slots), maker.inputs()
-        if maker.has_graphs:
-            maker.capture(device, maker.step_sizes, maker.draft_sizes)
-        if backend.memory() is not None:
-            warm_up(maker, device, _most_tokens(maker))
+        device, inputs = ready_device(maker, sizes, _most_tokens(maker)), maker.inputs()
         if config.speculation.variable_length:
             curve = curve or kept_or_measured_curve(
                 config, path, facts, device.drafter, backend, device, inputs, maker.step_sizes, is_writer=rank == 0

@@ -11,9 +11,17 @@ import torch
 
 from thalweg.engine.device_maker import DeviceMaker
 from thalweg.engine.model_device import ModelDevice
+from thalweg.engine.pool_sizes import PoolSizes
 from thalweg.engine.runner import StreamRunner
 from thalweg.engine.worst_case import BLOCK, STATE_SLOT, costly_rows, worst_decode, worst_prefill
-from thalweg.interfaces import Backend, CapacityError, DeviceMemory, InvariantError
+from thalweg.interfaces import (
+    Backend,
+    BackendUnavailableError,
+    CapacityError,
+    ConfigError,
+    DeviceMemory,
+    InvariantError,
+)
 from thalweg.kernels.backends.fifo import LaunchedWorkError
 from thalweg.scheduler.config import SchedulerConfig
 
@@ -38,11 +46,12 @@ class MemoryNeeds:
 def measure_needs(maker: DeviceMaker, num_tokens: int) -> MemoryNeeds:
     """Run the largest steps over a cache of one block and one state slot. Waits for the device.
 
-    num_tokens: most query tokens of a prefill. Raises CapacityError when a step does not even fit without a cache.
+    num_tokens: most query tokens of a prefill. Raises as `first_steps` does, CapacityError when a step does not even
+    fit without a cache.
     """
     backend = maker.backend
     backend.release_memory()
-    with too_large_steps(maker, num_tokens):
+    with first_steps(maker, num_tokens):
         device = maker.device(1 + BLOCK, 1 + STATE_SLOT)
         _run(maker, device, maker.config.scheduler, num_tokens)
         memory = device_memory(backend)
@@ -60,17 +69,38 @@ def needs_of_the_model(backend: Backend) -> MemoryNeeds:
     return MemoryNeeds(memory.total_bytes, memory.used_bytes + _outside(memory), 0)
 
 
+def ready_device(maker: DeviceMaker, sizes: PoolSizes, num_tokens: int) -> ModelDevice:
+    """The device work of a deployment, with its graphs; on a device of its own every kernel and its memory are there.
+
+    num_tokens: most query tokens of a prefill. Waits for the device. Raises as `first_steps` does.
+    """
+    with first_steps(maker, num_tokens):
+        device = maker.device(sizes.num_blocks, sizes.num_state_slots)
+        if maker.has_graphs:
+            maker.capture(device, maker.step_sizes, maker.draft_sizes)
+        if maker.backend.memory() is not None:
+            _warm_up(maker, device, num_tokens)
+        return device
+
+
 @contextmanager
-def too_large_steps(maker: DeviceMaker, num_tokens: int) -> Iterator[None]:
-    """Steps that do not fit become a CapacityError."""
+def first_steps(maker: DeviceMaker, num_tokens: int) -> Iterator[None]:
+    """What goes wrong in the first steps on a device, as what it says of the deployment.
+
+    Raises CapacityError where memory does not suffice, ConfigError for dimensions that a kernel does not serve, and
+    BackendUnavailableError for kernels that cannot be built.
+    """
     try:
         yield
     except (torch.OutOfMemoryError, LaunchedWorkError) as error:
-        if not isinstance(error.__cause__ or error, torch.OutOfMemoryError):
+        cause = error.__cause__ if isinstance(error, LaunchedWorkError) else error
+        if isinstance(cause, (ConfigError, BackendUnavailableError)):
+            raise cause from cause.__cause__
+        if not isinstance(cause, torch.OutOfMemoryError):
             raise
         raise CapacityError(
             f"the largest steps do not fit beside the model: max_num_batched_tokens {num_tokens}, max_num_seqs "
-            f"{maker.config.scheduler.max_num_seqs}; lower one of them, or num_blocks ({error})"
+            f"{maker.config.scheduler.max_num_seqs}; lower one of them, or num_blocks ({cause})"
         ) from error
 
 
@@ -87,17 +117,16 @@ def device_memory(backend: Backend) -> DeviceMemory:
     return memory
 
 
-def warm_up(maker: DeviceMaker, device: ModelDevice, num_tokens: int) -> None:
+def _warm_up(maker: DeviceMaker, device: ModelDevice, num_tokens: int) -> None:
     """Run the largest steps, then smaller ones, each of half as many tokens and sequences as the one before.
 
-    They use a block and a slot that nobody has yet. num_tokens: most query tokens of a prefill. Waits for the device.
-    Kernels are chosen by numbers of rows: afterwards those of every step have been built, and memory for it is there.
+    They use a block and a slot that nobody has yet. Kernels are chosen by numbers of rows: afterwards those of every
+    step have been built, and memory for it is there.
     """
     scheduler, count = maker.config.scheduler, maker.config.scheduler.max_num_seqs
-    with too_large_steps(maker, num_tokens):
-        while num_tokens or count:
-            _run(maker, device, replace(scheduler, max_num_seqs=max(count, 1)), max(num_tokens, 1))
-            num_tokens, count = num_tokens // 2, count // 2
+    while num_tokens or count:
+        _run(maker, device, replace(scheduler, max_num_seqs=max(count, 1)), max(num_tokens, 1))
+        num_tokens, count = num_tokens // 2, count // 2
 
 
 def _run(maker: DeviceMaker, device: ModelDevice, scheduler: SchedulerConfig, num_tokens: int) -> None:

@@ -5,11 +5,14 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 
 import torch
 
 from thalweg.interfaces import BackendUnavailableError
+
+OLDEST_TORCH = (2, 11)
 
 
 def find_device(backend: str, capability: tuple[int, int]) -> torch.device:
@@ -21,7 +24,11 @@ def find_device(backend: str, capability: tuple[int, int]) -> torch.device:
         raise BackendUnavailableError(
             f"backend {backend} needs a torch that is built for CUDA; installed is torch {torch.__version__}"
         )
-    wanted = ".".join(map(str, capability))
+    if _release(torch.__version__) < OLDEST_TORCH:
+        raise BackendUnavailableError(
+            f"backend {backend} needs torch {_dotted(OLDEST_TORCH)} or newer; installed is {torch.__version__}"
+        )
+    wanted = _dotted(capability)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what is found is said below
         count = torch.cuda.device_count()
@@ -34,7 +41,7 @@ def find_device(backend: str, capability: tuple[int, int]) -> torch.device:
     if found != capability:
         raise BackendUnavailableError(
             f"backend {backend} is for GPUs of compute capability {wanted} (architecture {_architecture(capability)}); "
-            f"cuda:{index} is a {torch.cuda.get_device_name(index)} of {'.'.join(map(str, found))}"
+            f"cuda:{index} is a {torch.cuda.get_device_name(index)} of {_dotted(found)}"
         )
     return torch.device("cuda", index)
 
@@ -48,6 +55,15 @@ def _why_none() -> str:
     except (RuntimeError, AssertionError) as error:
         return f" (torch {torch.__version__} for CUDA {torch.version.cuda} says: {str(error).splitlines()[0]})"
     return ""
+
+
+def _release(version: str) -> tuple[int, ...]:
+    """(2, 11) of "2.11.0a0+cu130"."""
+    return tuple(int(number) for number in re.findall(r"\d+", version)[:2])
+
+
+def _dotted(numbers: tuple[int, ...]) -> str:
+    return ".".join(map(str, numbers))
 
 
 def _architecture(capability: tuple[int, int]) -> str:

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import functools
 import importlib.metadata
-import os
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -64,10 +62,12 @@ def compiled(function: Any, architecture: str, pass_configs: Mapping[str, Any] |
             pass_configs={"tl.disable_safe_memory_legalize": True, **(pass_configs or {})},
         )
     except Exception as error:
-        if not _has_nvcc():
+        home = tilelang().env.CUDA_HOME
+        if not Path(home, "bin", "nvcc").is_file():
+            place = f"in {home}/bin, where CUDA_HOME, or else PATH, leads" if home else "on PATH, nor in CUDA_HOME"
             raise BackendUnavailableError(
-                "kernels that no earlier process has built need nvcc, which is neither on PATH nor in CUDA_HOME; "
-                f"install the CUDA toolkit, or set TILELANG_CACHE_DIR to where they were built ({error})"
+                f"kernels that no earlier process has built need nvcc, which is not {place}; install the CUDA toolkit, "
+                f"or set TILELANG_CACHE_DIR to where they were built ({error})"
             ) from error
         raise
     _compilations[0] += 1
@@ -77,9 +77,3 @@ def compiled(function: Any, architecture: str, pass_configs: Mapping[str, Any] |
 def _check_version(version: str) -> None:
     if version != VERSION:
         raise BackendUnavailableError(f"kernels of sm90 are written for tilelang {VERSION}; installed is {version}")
-
-
-def _has_nvcc() -> bool:
-    homes = [os.environ.get(name) for name in ("CUDA_HOME", "CUDA_PATH")]
-    folders = [Path(home, "bin") for home in (*homes, "/usr/local/cuda") if home]
-    return shutil.which("nvcc") is not None or any((folder / "nvcc").is_file() for folder in folders)
