@@ -154,6 +154,19 @@ def _paged_candidates(call: Call) -> Cost:
     return _score_cost(q, _bytes(q, q_scales, head_weights, blocks), keys, view.shape[3])
 
 
+def _row_scores(call: Call) -> Cost:
+    """Of keys in one matrix; every row scores its own range of them, or the part of it that its blocks list."""
+    q, q_scales, head_weights, keys, key_scales, begin, end = call.args[:7]
+    visible = end - begin
+    if call.op == "candidate_scores_rows":
+        blocks, size = call.args[7:9]
+        inside = (visible[:, None] - blocks * size).clamp(min=0, max=size)
+        visible = torch.where(blocks < 0, 0, inside)
+    pairs = int(visible.sum())
+    moved = _bytes(q, q_scales, head_weights, keys, key_scales) + 2 * pairs
+    return Cost(moved, 2.0 * pairs * q.shape[1] * 2 * q.shape[2])
+
+
 def _score_cost(q: torch.Tensor, fixed: float, num_keys: int, record: int) -> Cost:
     return Cost(fixed + num_keys * (record + 2), 2.0 * num_keys * q.shape[1] * 2 * q.shape[2])
 
@@ -179,6 +192,18 @@ def _paged_attention(call: Call) -> Cost:
     return Cost(moved, 4.0 * keys * shared * q.shape[1] * q.shape[2])
 
 
+def _sparse_attention(call: Call) -> Cost:
+    q, keys, indices = call.args[:3]
+    named = indices[indices >= 0]
+    moved = _bytes(q, indices, call.result) + int(torch.unique(named).numel()) * keys[0].nbytes
+    return Cost(moved, 4.0 * named.numel() * q.shape[1] * q.shape[2])
+
+
+def _pool_prefill(call: Call) -> Cost:
+    score, latent = call.args[:2]
+    return Cost(_bytes(score, latent, call.result), 0.0)
+
+
 def _engram_lookup(call: Call) -> Cost:
     buckets = call.args[2]
     return Cost(2 * _bytes(call.result) + _bytes(buckets), 0.0)
@@ -195,6 +220,10 @@ _COSTS: dict[str, Callable[[Call], Cost]] = {
     "gather_records": _gathered,
     "gather_parts": _gathered,
     "pool_decode": _pool_decode,
+    "pool_prefill": _pool_prefill,
+    "indexer_scores_rows": _row_scores,
+    "candidate_scores_rows": _row_scores,
+    "sparse_attention": _sparse_attention,
     "paged_indexer_scores": _paged_scores,
     "paged_candidate_scores": _paged_candidates,
     "block_scores": _of_visible,
