@@ -37,18 +37,7 @@ class Sequences:
         cls, config: ModelConfig, count: int, max_context: int, device: torch.device, seed: int = 0
     ) -> Sequences:
         """Pools full of random records."""
-        geometry = CacheGeometry(
-            num_layers=config.num_hidden_layers,
-            compress_ratios=config.compress_ratios[: config.num_hidden_layers],
-            kv_source_layers=config.kv_source_layer_ids,
-            index_key_source_layers=config.index_k_source_layer_ids,
-            head_dim=config.head_dim,
-            index_head_dim=config.index_head_dim,
-            window_size=config.sliding_window,
-            tokens_per_block=TOKENS_PER_BLOCK,
-            fp4_main=config.use_fp4_sparse_kv,
-            max_backtracking=6,
-        )
+        geometry = geometry_of(config)
         blocks_each = -(-max_context // TOKENS_PER_BLOCK)
         pools = CachePools(geometry, 1 + count * blocks_each, 1 + count, device)
         generator = torch.Generator(device).manual_seed(seed)
@@ -70,7 +59,7 @@ class Sequences:
             table_width=-(-context // TOKENS_PER_BLOCK),
         )
         device = self.pools.blocks.device
-        metadata = DecodeMetadata(**_moved(arrays.metadata(), device))
+        metadata = DecodeMetadata(**moved(arrays.metadata(), device))
         return _batch(arrays.positions, config, device, seed), metadata
 
     def prefill(
@@ -81,13 +70,29 @@ class Sequences:
             self.shape, [count], [first + count], [1], *self._tables(self.block_ids[:1], first + count)
         )
         device = self.pools.blocks.device
-        metadata = PrefillMetadata(**_moved(arrays.metadata(), device))
+        metadata = PrefillMetadata(**moved(arrays.metadata(), device))
         return _batch(arrays.positions, config, device, seed), metadata
 
     def _tables(self, table: np.ndarray[Any, Any], context: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
         """Offsets and ids of the blocks that so long a context fills."""
         own = table[:, : -(-context // TOKENS_PER_BLOCK)]
         return np.arange(own.shape[0] + 1) * own.shape[1], own.reshape(-1)
+
+
+def geometry_of(config: ModelConfig) -> CacheGeometry:
+    """The cache of a model, without a drafter."""
+    return CacheGeometry(
+        num_layers=config.num_hidden_layers,
+        compress_ratios=config.compress_ratios[: config.num_hidden_layers],
+        kv_source_layers=config.kv_source_layer_ids,
+        index_key_source_layers=config.index_k_source_layer_ids,
+        head_dim=config.head_dim,
+        index_head_dim=config.index_head_dim,
+        window_size=config.sliding_window,
+        tokens_per_block=TOKENS_PER_BLOCK,
+        fp4_main=config.use_fp4_sparse_kv,
+        max_backtracking=6,
+    )
 
 
 def _fill(pools: CachePools, config: ModelConfig, generator: torch.Generator) -> None:
@@ -130,8 +135,8 @@ def _batch(positions: np.ndarray[Any, Any], config: ModelConfig, device: torch.d
     return ForwardBatch(token_ids.to(device), where.to(device), ngram_ids.to(device))
 
 
-def _moved(value: Any, device: torch.device) -> Any:
+def moved(value: Any, device: torch.device) -> Any:
     """Arrays as tensors of the device, inside of dictionaries, too."""
     if isinstance(value, dict):
-        return {key: _moved(item, device) for key, item in value.items()}
+        return {key: moved(item, device) for key, item in value.items()}
     return torch.from_numpy(np.ascontiguousarray(value)).to(device) if isinstance(value, np.ndarray) else value
