@@ -1,37 +1,29 @@
-"""Kernels of the cache and of a step's metadata on Hopper keep what they declare: a row's bits are its own."""
+"""Every kernel for Hopper keeps what it declares: a row's bits are its own, in every run."""
 
 from __future__ import annotations
 
-import kernels_testing.attention_rows
-import kernels_testing.cache_rows
-import kernels_testing.norm_rope_rows  # noqa: F401
 import pytest
 import torch
-from kernels_testing.row_cases import CASES, RowCase
+from kernels_testing.all_rows import NOT_BY_ROW, examples_of, is_taken
 
-from thalweg.kernels import default_registry
-from thalweg.kernels.sm90 import async_inputs, cache, compressor, drafting, index_rows, metadata, norm_rope
+from thalweg.kernels import Implementation, default_registry
 
-MODULES = (async_inputs, cache, compressor, drafting, index_rows, metadata, norm_rope)
-OPS = {implementation.op for module in MODULES for implementation in module.IMPLEMENTATIONS}
-
-
-def is_served(case: RowCase) -> bool:
-    """Whether kernels take the number formats of the case."""
-    return torch.float64 not in case.parameters.values() and "FLOAT64" not in case.parameters.values()
+KERNELS = [
+    implementation for op in default_registry().ops for implementation in default_registry().implementations(op, "sm90")
+]
 
 
-SERVED = [case for case in CASES if case.op in OPS and is_served(case)]
-
-
-def test_every_kernel_is_tried() -> None:
-    assert {case.op for case in SERVED} == OPS
+def test_every_kernel_that_declares_something_has_examples() -> None:
+    assert all(examples_of(kernel.op) for kernel in KERNELS if kernel.op not in NOT_BY_ROW)
 
 
 @pytest.mark.gpu
 @pytest.mark.sm90
-@pytest.mark.parametrize("case", SERVED, ids=lambda case: case.label)
-def test_a_kernel_keeps_what_it_declares(case: RowCase, hopper: torch.device) -> None:
-    (implementation,) = default_registry().implementations(case.op, "sm90")
-    assert implementation.graph_safe
-    assert case.broken_promises(implementation, device=str(hopper)) == []
+@pytest.mark.parametrize(
+    "kernel", [kernel for kernel in KERNELS if kernel.op not in NOT_BY_ROW], ids=lambda kernel: kernel.function.__name__
+)
+def test_a_kernel_keeps_what_it_declares(kernel: Implementation, hopper: torch.device) -> None:
+    cases = [case for case in examples_of(kernel.op) if is_taken(case, kernel, hopper)]
+    assert cases, "no example has sizes and number formats that the kernel takes"
+    for case in cases:
+        assert case.broken_promises(kernel, device=str(hopper)) == [], case.label

@@ -4,17 +4,9 @@ from __future__ import annotations
 
 import itertools
 
-import kernels_testing.attention_rows
-import kernels_testing.cache_rows
-import kernels_testing.expert_rows
-import kernels_testing.forward_rows
-import kernels_testing.fused_rows
-import kernels_testing.indexer_rows
-import kernels_testing.linear_rows
-import kernels_testing.norm_rope_rows
-import kernels_testing.sampling_rows  # noqa: F401
 import pytest
 import torch
+from kernels_testing.all_rows import NOT_BY_ROW
 from kernels_testing.row_cases import CARRIERS, CASES, Op, RowCase, random
 from torch import Tensor
 
@@ -22,14 +14,6 @@ from thalweg.kernels import Implementation, bind, default_registry
 from thalweg.kernels.testing import RowCall, broken_promises
 
 ops = bind("cpu", batch_invariant=True)
-
-NOT_BY_ROW = {
-    "choose_replicas": "by contract, the place of a row in the batch decides which copy of an expert it takes",
-    "inverse_frequencies": "has no rows",
-    "pack_fp8_weight": "has no rows",
-    "redistribute": "shares one budget out among the whole batch",
-}
-"""Ops that are not tried here, and why."""
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.label)

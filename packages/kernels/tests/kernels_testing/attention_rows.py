@@ -25,6 +25,7 @@ def attention(dtype: torch.dtype, shape: tuple[int, int]) -> RowCall:
 
 for name in ("sparse_attention", "sparse_attention_stats"):
     rows_of(name, num_rows=40, counts=COUNTS[:-1], dtype=CARRIERS, shape=[(4, 64), (8, 32), (16, 128)])(attention)
+rows_of("sparse_attention", num_rows=40, counts=COUNTS[:-1], dtype=[torch.bfloat16], shape=[(8, 64)])(attention)
 
 
 @rows_of(
@@ -61,27 +62,30 @@ def indexer_scores(dtype: torch.dtype, shape: tuple[int, int]) -> RowCall:
     return call
 
 
-def scores_and_visible() -> tuple[Tensor, Tensor]:
-    """float64 [ROWS, 120] with many equal ones; how many entries a row sees, from none to all."""
-    return random(ROWS, 120, dtype=torch.bfloat16).double(), torch.arange(ROWS) * 2 % 121
+SCORES = (torch.float64, torch.bfloat16)
 
 
-@rows_of("block_scores")
-def block_scores() -> RowCall:
-    scores, visible = scores_and_visible()
+def scores_and_visible(dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor]:
+    """[ROWS, 120] with many equal ones; int32: how many entries a row sees, from none to all."""
+    return random(ROWS, 120, dtype=torch.bfloat16).to(dtype), (torch.arange(ROWS) * 2 % 121).int()
+
+
+@rows_of("block_scores", dtype=SCORES)
+def block_scores(dtype: torch.dtype) -> RowCall:
+    scores, visible = scores_and_visible(dtype)
     return lambda op, ids: op(scores[ids], visible[ids], 8)
 
 
-@rows_of("select_topk", k=(1, 16, 130))
-def select_topk(k: int) -> RowCall:
-    scores, visible = scores_and_visible()
+@rows_of("select_topk", dtype=SCORES, k=(1, 16, 130))
+def select_topk(dtype: torch.dtype, k: int) -> RowCall:
+    scores, visible = scores_and_visible(dtype)
     return lambda op, ids: op(scores[ids], visible[ids], k)
 
 
-@rows_of("select_candidate_blocks")
-def select_candidate_blocks() -> RowCall:
-    scores, visible = scores_and_visible()
-    return lambda op, ids: op(scores[ids][:, ::8], visible[ids], 8, 6)
+@rows_of("select_candidate_blocks", dtype=SCORES)
+def select_candidate_blocks(dtype: torch.dtype) -> RowCall:
+    scores, visible = scores_and_visible(dtype)
+    return lambda op, ids: op(scores[:, :15][ids], visible[ids], 8, 6)
 
 
 def listed_blocks() -> Tensor:

@@ -68,7 +68,7 @@ def hc_coefficients(dtype: torch.dtype, streams: int) -> RowCall:
 
 @rows_of("hc_collapse", dtype=FLOATS, hidden=(64, 256))
 def hc_collapse(dtype: torch.dtype, hidden: int) -> RowCall:
-    x, pre = random(ROWS, 4, hidden, dtype=dtype), random(ROWS, 4)
+    x, pre = random(ROWS, 4, hidden, dtype=dtype), random(ROWS, 4, dtype=torch.promote_types(dtype, torch.float32))
     return lambda op, ids: op(x[ids], pre[ids])
 
 
