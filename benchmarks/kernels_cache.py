@@ -1,8 +1,9 @@
 """Kernels of the cache and of a step's metadata on a GPU, against the floor of the memory.
 
-A floor counts the bytes that a call must read and write, at the rate of a large copy. Calls of a captured graph take
-turns on several sets of buffers, so that nothing comes from the L2 cache. Small ops have no floor: their time is that
-of a launch and of the few steps that depend on each other.
+A floor counts the bytes that a call must read and write, at the rate of a large copy; a copy of as many bytes as a load
+moves says what a launch of that size takes. Calls of a captured graph take turns on several sets of buffers, and keep
+what they return, so that nothing comes from the L2 cache or stays there. Small ops have no floor: their time is that of
+a launch and of the few steps that depend on each other.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ Case = tuple[str, int, Sequence[Call]]
 FORMATS = ((RecordFormat.MXFP8, 512, 128), (RecordFormat.FP4_MAIN, 512, 64), (RecordFormat.MXFP4_INDEX, 128, 64))
 BLOCK_BYTES = 114_048
 RING, WINDOW, DRAFTS = 134, 128, 5
+COLD_BYTES = 300_000_000
+"""Of all sets of buffers, at least: several times the L2 cache."""
 ops = bind("sm90")
 
 
@@ -41,36 +44,32 @@ def shuffled_pages(entries: int, rows: int) -> torch.Tensor:
     return (order[:, None] * entries + torch.arange(entries, device="cuda")).flatten().int()
 
 
-def records(rows: int, sets: int) -> Iterator[Case]:
-    """Stores and loads of every format."""
-    for record_format, width, entries in FORMATS:
+def keeping(call: Call) -> Call:
+    """The call, with what it returns kept: the next one gets other memory for it."""
+    kept: list[object] = []
+    return lambda: kept.append(call())
+
+
+def records(rows: int, formats: Sequence[tuple[RecordFormat, int, int]] = FORMATS) -> Iterator[Case]:
+    """Stores and loads of every format, and a copy of as many bytes."""
+    for record_format, width, entries in formats:
         record = record_format.record_bytes(width)
+        moved = rows * (2 * width + record + 4)
+        sets = max(2, -(-COLD_BYTES // moved))
         views = [pages(record_format, width, entries, rows) for _ in range(sets)]
         x = [torch.randn(rows, width, device="cuda").bfloat16() for _ in range(sets)]
-        slots = shuffled_pages(entries, rows)
-        moved = rows * (2 * width + record + 4)
+        slots, scattered = shuffled_pages(entries, rows), torch.randperm(rows, device="cuda").int()
+        named = {"record_format": record_format}
+        store = functools.partial(ops.store_records, slots=slots, **named)
+        load = functools.partial(ops.gather_records, dtype=torch.bfloat16, **named)
+        load_bytes = functools.partial(ops.gather_parts, slots=slots, **named)
         name = f"{record_format.name} {rows} x {width}"
-        yield (
-            f"store {name}",
-            moved,
-            [functools.partial(ops.store_records, v, slots, r, record_format) for v, r in zip(views, x, strict=True)],
-        )
-        yield (
-            f"load {name}",
-            moved,
-            [functools.partial(ops.gather_records, v, slots, record_format, torch.bfloat16) for v in views],
-        )
-        yield (
-            f"load bytes {name}",
-            rows * (2 * record + 4),
-            [functools.partial(ops.gather_parts, v, slots, record_format) for v in views],
-        )
-        scattered = torch.randperm(rows, device="cuda").int()
-        yield (
-            f"load scattered {name}",
-            moved,
-            [functools.partial(ops.gather_records, v, scattered, record_format, torch.bfloat16) for v in views],
-        )
+        yield f"store {name}", moved, [functools.partial(store, v, rows=r) for v, r in zip(views, x, strict=True)]
+        yield f"load {name}", moved, [keeping(functools.partial(load, v, slots)) for v in views]
+        yield f"load scattered {name}", moved, [keeping(functools.partial(load, v, scattered)) for v in views]
+        yield f"load bytes {name}", rows * (2 * record + 4), [keeping(functools.partial(load_bytes, v)) for v in views]
+        same = [r.view(torch.uint8).view(-1)[: moved // 2] for r in x]
+        yield f"copy of as much as a load of {name}", moved, [keeping(part.clone) for part in same]
 
 
 def fused_stores(rows: int, sets: int) -> Iterator[Case]:
@@ -83,7 +82,7 @@ def fused_stores(rows: int, sets: int) -> Iterator[Case]:
         slots = shuffled_pages(entries, max(rows, entries))[:rows]
         moved = rows * (4 * width + record_format.record_bytes(width) + 4 + 256)
         call = functools.partial(ops.norm_rope_store)
-        calls = [functools.partial(call, r, *given, view, slots, record_format) for r in x]
+        calls = [keeping(functools.partial(call, r, *given, view, slots, record_format)) for r in x]
         yield f"norm, RoPE, store {record_format.name} {rows} x {width}", moved, calls
 
 
@@ -175,8 +174,9 @@ def main() -> None:
     parser = arguments(__doc__)
     options = parser.parse_args()
     require_gpu()
-    large, sets = (4096, 1) if options.smoke else (131_072, 2)
-    cases = [functools.partial(records, large, sets), functools.partial(fused_stores, large, sets)]
+    large, larger = (4096, 8192) if options.smoke else (131_072, 1_048_576)
+    cases = [functools.partial(records, large), functools.partial(records, larger, FORMATS[2:])]
+    cases += [functools.partial(fused_stores, large, 2)]
     cases += [functools.partial(fused_stores, rows, 4) for rows in (64, 384, 1536)]
     cases += [functools.partial(steps, sequences) for sequences in (64, 256)]
     cases += [functools.partial(shares, *size) for size in ((64, 7), (256, 7), (1024, 7), (1024, 5))]
