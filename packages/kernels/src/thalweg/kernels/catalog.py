@@ -54,6 +54,7 @@ from thalweg.kernels.sm90 import blocks as sm90_blocks
 from thalweg.kernels.sm90 import cache as sm90_cache
 from thalweg.kernels.sm90 import casts as sm90_casts
 from thalweg.kernels.sm90 import compressor as sm90_compressor
+from thalweg.kernels.sm90 import compressor_prefill as sm90_compressor_prefill
 from thalweg.kernels.sm90 import draft_heads as sm90_draft_heads
 from thalweg.kernels.sm90 import drafting as sm90_drafting
 from thalweg.kernels.sm90 import engram as sm90_engram
@@ -190,6 +191,7 @@ DEVICE_MODULES = (
     sm90_cache,
     sm90_casts,
     sm90_compressor,
+    sm90_compressor_prefill,
     sm90_draft_heads,
     sm90_drafting,
     sm90_engram,
