@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 TESTS = "packages/kernels/tests/test_memory_sm90.py"
-SANITIZER = ("--tool", "memcheck", "--error-exitcode", "99", "--kernel-regex-exclude", "kns=at6native")
+SANITIZER = ("--tool", "memcheck", "--error-exitcode", "99", "--kernel-name-exclude", "kns=at6native")
 ENVIRONMENT = {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1", "THALWEG_REQUIRE": "sm90", "OMP_NUM_THREADS": "1"}
 PYTEST = (sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "memcheck")
 
