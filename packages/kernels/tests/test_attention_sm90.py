@@ -49,6 +49,8 @@ def test_arguments_that_the_kernels_cannot_take_are_named() -> None:
         r"q has dtype torch.float32; bfloat16 is required": {"q": case.q.float()},
         r"q has 72 heads; at most 64": {"q": case.q.repeat(1, 9, 1), "sink": case.sink.repeat(9)},
         r"window_slots has 0 columns; at least 1 is required": {"window_slots": case.window_slots[:, :0]},
+        r"scale is 0.0; a positive number is required": {"scale": 0.0},
+        r"lists have 1600 \+ 64 slots; at most 1536 in all": {"window_slots": case.window_slots.repeat(1, 25)},
         r"q on cpu, .* one CUDA device is required": {},
     }.items():
         with pytest.raises(ConfigError, match=message):

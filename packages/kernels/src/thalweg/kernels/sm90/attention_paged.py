@@ -1,14 +1,9 @@
-"""Attention over cached records on Hopper, read and de-quantised where they lie.
-
-A block takes one query row, padded to 64 heads, and its list of keys in tiles of 64. Eight warps fetch the records of a
-tile and write them to shared memory as bfloat16, where they serve both as keys and as values. That is CUDA C++
-(cuda/attention_keys.cuh): TileLang has no permutation of bytes and no product of packed bfloat16.
-"""
+"""Attention over cached records on Hopper, read and de-quantised where they lie; see cuda/attention_records.cuh."""
 # Without postponed annotations: those of the kernel are its arguments' types to TileLang.
 # mypy: disable-error-code="valid-type, name-defined, untyped-decorator"
 
 import functools
-import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -18,21 +13,13 @@ from thalweg.interfaces import ConfigError
 from thalweg.kernels.reference.paged_attention import check_paged_attention
 from thalweg.kernels.reference.record_format import RecordFormat
 from thalweg.kernels.registry import Implementation
+from thalweg.kernels.sm90.attention_shell import HEADS, THREADS, TILE, check_queries, compiled_shell, shared_bytes
 from thalweg.kernels.sm90.cuda_source import cuda_source
-from thalweg.kernels.sm90.library import ARCHITECTURE, compiled, tilelang
+from thalweg.kernels.sm90.library import ARCHITECTURE, tilelang
 from thalweg.kernels.sm90.tensors import check_device, span, unit_bytes
 
-SOURCE = "attention_keys.cuh"
-KEY_FACTOR = 2.0**-14
-"""Keys of records are carried times this, so that the scales of all formats fit bfloat16. It is exact."""
-HEADS = 64
-"""Rows of one matrix instruction; fewer heads are padded with zeros."""
-TILE = 64
-COLUMNS = 128
-"""Columns come in multiples of this: each half of the warps sums half of them, of which 64 fit the swizzle of keys."""
-THREADS = 256
-LOWEST = -1e30
-"""Level of a row that has seen no key: finite, so that differences of levels are numbers."""
+MOST_KEYS = 1536
+"""Of a list: the places of all of them are in shared memory."""
 
 
 @functools.cache
@@ -52,12 +39,9 @@ def paged_attention_kernel(
     T = tilelang().language
     num_rows, num_lists = T.dynamic("num_rows"), T.dynamic("num_lists")
     window_bytes, main_bytes = T.dynamic("window_bytes", "int64"), T.dynamic("main_bytes", "int64")
-    columns = -(-dim // COLUMNS) * COLUMNS
-    window_tiles, main_tiles = -(-window // TILE), -(-selected // TILE)
-    window_record, main_record = RecordFormat.MXFP8.record_bytes(dim), main_format.record_bytes(dim)
-    main_kind = "fp4" if main_format is RecordFormat.FP4_MAIN else "mxfp8"
-    window_call = f"thalweg::{{}}_mxfp8<{dim}{{}}>"
-    main_call = f"thalweg::{{}}_{main_kind}<{dim}{{}}>"
+    num_bytes = shared_bytes(dim, -(-window // TILE) + -(-selected // TILE))
+    is_fp4 = str(main_format is RecordFormat.FP4_MAIN).lower()
+    body = f"thalweg::paged_attention<{dim}, {window}, {alignments[0]}, {selected}, {is_fp4}, {alignments[1]}>"
 
     @T.prim_func
     def paged_sparse_attention(
@@ -78,111 +62,32 @@ def paged_attention_kernel(
         main_capacity: T.int32,
     ) -> None:
         with T.Kernel(num_rows, threads=THREADS) as row:
-            T.import_source(cuda_source(SOURCE))
-            queries = T.alloc_shared((HEADS, columns), "bfloat16")
-            keys = T.alloc_shared((TILE, columns), "bfloat16")
-            masses = T.alloc_shared((HEADS, TILE), "bfloat16")
-            bias = T.alloc_shared((TILE,), "float32")
-            logits = T.alloc_fragment((HEADS, TILE), "float32")
-            sums = T.alloc_fragment((HEADS, columns), "float32")
-            level = T.alloc_fragment((HEADS,), "float32")
-            peak = T.alloc_fragment((HEADS,), "float32")
-            decay = T.alloc_fragment((HEADS,), "float32")
-            total = T.alloc_fragment((HEADS,), "float32")
-            part = T.alloc_fragment((HEADS,), "float32")
-            words = T.alloc_local((40,), "uint32")
-            slot, first = T.alloc_var("int32"), T.alloc_var("int64")
-            own_list, exponent = T.alloc_var("int32"), T.alloc_var("float32")
-            thread = T.get_thread_binding()
-            key = thread // 32 * 8 + thread % 8
-            own_list = T.truncdiv(row, shared)
-            exponent = scale * (math.log2(math.e) / KEY_FACTOR)
-            for i, j in T.Parallel(HEADS, columns):
-                queries[i, j] = T.if_then_else(
-                    i < heads and j < dim, q[row, T.min(i, heads - 1), T.min(j, dim - 1)], T.bfloat16(0)
-                )
-            if columns > dim:
-                for i, j in T.Parallel(TILE, columns - dim):
-                    keys[i, dim + j] = 0
-            T.clear(sums)
-            T.clear(total)
-            T.fill(level, LOWEST)
-            for tile in T.serial(window_tiles + main_tiles):
-                slot = -1
-                first = 0
-                T.sync_threads()
-                if tile < window_tiles:
-                    if tile * TILE + key < window:
-                        slot = window_slots[own_list, tile * TILE + key]
-                    if slot < 0 or slot >= window_capacity:
-                        slot = -1
-                    else:
-                        first = T.cast(T.truncdiv(slot, window_entries), "int64") * window_stride
-                        first += T.cast(T.truncmod(slot, window_entries), "int64") * window_record
-                    T.call_extern(
-                        "handle",
-                        window_call.format("fetch", f", {alignments[0]}"),
-                        T.address_of(words[0]),
-                        T.address_of(window_view[first]),
-                    )
-                    T.call_extern(
-                        "handle",
-                        window_call.format("store", ""),
-                        T.address_of(keys[0, 0]),
-                        T.address_of(words[0]),
-                        slot >= 0,
-                    )
-                else:
-                    if (tile - window_tiles) * TILE + key < selected:
-                        slot = main_slots[own_list, (tile - window_tiles) * TILE + key]
-                    if slot < 0 or slot >= main_capacity:
-                        slot = -1
-                    else:
-                        first = T.cast(T.truncdiv(slot, main_entries), "int64") * main_stride
-                        first += T.cast(T.truncmod(slot, main_entries), "int64") * main_record
-                    T.call_extern(
-                        "handle",
-                        main_call.format("fetch", f", {alignments[1]}"),
-                        T.address_of(words[0]),
-                        T.address_of(main_view[first]),
-                    )
-                    T.call_extern(
-                        "handle",
-                        main_call.format("store", ""),
-                        T.address_of(keys[0, 0]),
-                        T.address_of(words[0]),
-                        slot >= 0,
-                    )
-                if thread % 32 // 8 == 0:
-                    bias[key] = T.if_then_else(slot >= 0, T.float32(0), -T.infinity("float32"))
-                T.fence_proxy_async()
-                T.sync_threads()
-                T.gemm(queries, keys, logits, transpose_B=True, clear_accum=True, policy=T.GemmWarpPolicy.FullCol)
-                for i, j in T.Parallel(HEADS, TILE):
-                    logits[i, j] = logits[i, j] * exponent + bias[j]
-                T.reduce_max(logits, peak, dim=1, clear=True)
-                for i in T.Parallel(HEADS):
-                    peak[i] = T.max(peak[i], level[i])
-                    decay[i] = T.exp2(level[i] - peak[i])
-                    level[i] = peak[i]
-                for i, j in T.Parallel(HEADS, TILE):
-                    logits[i, j] = T.exp2(logits[i, j] - level[i])
-                T.reduce_sum(logits, part, dim=1)
-                for i in T.Parallel(HEADS):
-                    total[i] = total[i] * decay[i] + part[i]
-                for i, j in T.Parallel(HEADS, columns):
-                    sums[i, j] *= decay[i]
-                T.copy(logits, masses)
-                T.fence_proxy_async()
-                T.gemm(masses, keys, sums, policy=T.GemmWarpPolicy.FullCol)
-            for i in T.Parallel(HEADS):
-                decay[i] = T.exp2(sink[T.min(i, heads - 1)] * math.log2(math.e) - level[i])
-                decay[i] = T.if_then_else(total[i] > 0, 1 / KEY_FACTOR / (total[i] + decay[i]), T.float32(0))
-            for i, j in T.Parallel(HEADS, columns):
-                if i < heads and j < dim:
-                    out[row, i, j] = T.cast(sums[i, j] * decay[i], "bfloat16")
+            T.import_source(cuda_source("attention_records.cuh"))
+            memory = T.alloc_shared((num_bytes,), "uint8")
+            T.call_extern(
+                "handle",
+                body,
+                T.address_of(memory[0]),
+                T.address_of(q[0, 0, 0]),
+                T.address_of(window_view[0]),
+                T.address_of(window_slots[0, 0]),
+                T.address_of(main_view[0]),
+                T.address_of(main_slots[0, 0]),
+                T.address_of(sink[0]),
+                T.address_of(out[0, 0, 0]),
+                row,
+                T.truncdiv(row, shared),
+                heads,
+                scale,
+                window_entries,
+                window_stride,
+                window_capacity,
+                main_entries,
+                main_stride,
+                main_capacity,
+            )
 
-    return compiled(paged_sparse_attention, architecture, {"tl.disable_warp_specialized": True})
+    return compiled_shell(paged_sparse_attention, architecture)
 
 
 class Records(NamedTuple):
@@ -219,29 +124,36 @@ def paged_sparse_attention(
     sink: Tensor,
     scale: float,
 ) -> Tensor:
-    """As the reference, for q bfloat16 with at most 64 heads of a multiple of 64 columns, up to 512.
+    """As the reference, for q bfloat16 with at most 64 heads of 64, 128, ... 512 columns, and lists of 1 to 1536 keys.
 
     Products are those of bfloat16 values, summed in float32. The mass of a key is rounded to bfloat16 before values are
     summed, and the output once more: each costs a relative error of about 1.7e-3 (Frobenius).
     """
     num_lists = check_paged_attention(q, window_view, window_slots, main_view, main_slots, main_format, sink)
     rows, heads, dim = q.shape
-    check_heads(q)
+    check_queries(q, scale)
     if heads > HEADS:
         raise ConfigError(f"q has {heads} heads; at most {HEADS} are accepted")
-    if window_slots.shape[1] == 0:
+    width, selected = window_slots.shape[1], 0 if main_slots is None else main_slots.shape[1]
+    if width == 0:
         raise ConfigError("window_slots has 0 columns; at least 1 is required")
+    if width + selected > MOST_KEYS:
+        raise ConfigError(f"lists have {width} + {selected} slots; at most {MOST_KEYS} in all are accepted")
     out = torch.empty_like(q, memory_format=torch.contiguous_format)
     if rows == 0:
         return out
-    selected = 0 if main_slots is None else main_slots.shape[1]
     if main_view is None or main_slots is None:
         main_view, main_slots, main_format = window_view, window_slots[:, :1], RecordFormat.MXFP8
-    views = {"window_view": window_view, "main_view": main_view}
-    check_device(q=q, **views, window_slots=window_slots, main_slots=main_slots, sink=sink)
+    check_device(
+        q=q,
+        window_view=window_view,
+        window_slots=window_slots,
+        main_view=main_view,
+        main_slots=main_slots,
+        sink=sink,
+    )
     window, main = Records.of("window_view", window_view), Records.of("main_view", main_view)
-    alignments = (window.alignment, main.alignment)
-    kernel = paged_attention_kernel(heads, dim, window_slots.shape[1], selected, main_format, alignments)
+    kernel = paged_attention_kernel(heads, dim, width, selected, main_format, (window.alignment, main.alignment))
     with torch.cuda.device(q.device):
         kernel(
             q.contiguous(),
@@ -259,15 +171,6 @@ def paged_sparse_attention(
     return out
 
 
-def check_heads(q: Tensor) -> None:
-    """Raise ConfigError unless kernels of attention take queries [n, H, D] like these."""
-    dim = q.shape[2]
-    if q.dtype != torch.bfloat16:
-        raise ConfigError(f"q has dtype {q.dtype}; bfloat16 is required")
-    if dim % 64 or not 0 < dim <= 512:
-        raise ConfigError(f"q has heads of {dim} columns; 64, 128, ... 512 are accepted")
-
-
 IMPLEMENTATIONS = (
     Implementation(
         op="paged_sparse_attention",
@@ -279,7 +182,9 @@ IMPLEMENTATIONS = (
         graph_safe=True,
     ),
 )
-COMPILE_EXAMPLES = {
+COMPILE_EXAMPLES: dict[str, Callable[[str], Any]] = {
     "paged_sparse_attention": lambda architecture: paged_attention_kernel(64, 512, 128, 512, architecture=architecture)
 }
 """Kernels at real dimensions, by name."""
+HOPPER_KERNELS = frozenset(COMPILE_EXAMPLES)
+"""They use instructions that only sm_90a has."""
