@@ -47,11 +47,14 @@ def check_drafts(
     _check_tensors(token_ids, confidences, shape)
     is_illegal = (token_ids < 0) | (token_ids >= vocab_size)
     ids = torch.where(is_illegal, vocab_size - 1, token_ids).int()
-    is_unusable, is_certain = is_illegal.clone(), torch.ones_like(is_illegal)
-    for place, drawn_ids in enumerate(drawn):
-        is_unusable[:, place] = token_ids[:, place] != drawn_ids
-        ids[:, place] = drawn_ids
-        is_certain[:, place] = False
+    is_unusable, is_certain = is_illegal, torch.ones_like(is_illegal)
+    if drawn:
+        drawn_ids = torch.stack(tuple(drawn), 1)
+        of_drawn = slice(0, len(drawn))
+        is_unusable = is_illegal.clone()
+        is_unusable[:, of_drawn] = token_ids[:, of_drawn] != drawn_ids
+        ids[:, of_drawn] = drawn_ids
+        is_certain[:, of_drawn] = False
     values = confidences.float()
     is_bad = ~((values >= 0) & (values <= 1))
     return CheckedDrafts(

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from thalweg.engine.row_reports import RowDraws, RowLogprobs
 from thalweg.engine.step_report import StepReport, TokenLogprobs
-from thalweg.engine.verified import Verified
+from thalweg.engine.verified import RowVerdicts, Verified
 from thalweg.interfaces import Backend
 
 
@@ -50,13 +50,15 @@ class ReportCopies:
         sums = report.sum_smaller_probs(verified.row_token_ids)
         if sums is None or report.draw_rows is None:
             return None
-        none_judged = torch.full_like(sums, torch.nan)
-        drafted, accepted = verified.row_draft_logprobs, verified.row_accept_probs
+        verdicts = verified.verdicts
+        if verdicts is None:  # no drafts
+            none_judged = torch.full_like(sums, torch.nan)
+            verdicts = RowVerdicts(none_judged, none_judged)
         return RowDraws(
             report.draw_rows.offsets,
             self._array(sums),
-            self._array(none_judged if drafted is None else drafted),
-            self._array(none_judged if accepted is None else accepted),
+            self._array(verdicts.draft_logprobs),
+            self._array(verdicts.accept_probs),
         )
 
     def _array(self, tensor: torch.Tensor) -> NDArray[Any]:

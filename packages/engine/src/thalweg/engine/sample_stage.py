@@ -76,7 +76,7 @@ class SampleStage:
         self._pool: DraftPool | None = None
         if drafter is not None and verification == "rejection":
             self._pool = DraftPool(backend, ops, num_draft_slots, drafter.draft_length, vocab_size)
-        self._verifier = Verifier(ops, upload, self._sampler, self._pool)
+        self._verifier = Verifier(ops, upload, self._sampler, self._pool, with_draws=self._sampling.return_draws)
         self._prompt_logprobs = PromptLogprobs(
             ops, upload, vocab_size, is_raw=self._is_raw, force_top_k=self._sampling.force_top_k
         )

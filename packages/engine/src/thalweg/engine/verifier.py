@@ -16,7 +16,7 @@ from thalweg.engine.row_faults import RowFaults
 from thalweg.engine.sampler import Sampler
 from thalweg.engine.sampler_inputs import SamplerInputs
 from thalweg.engine.upload import Uploader
-from thalweg.engine.verified import Verified, of_verification
+from thalweg.engine.verified import Verified, of_verification, verdicts_of_rows
 from thalweg.interfaces import InvariantError
 from thalweg.kernels import Verification
 
@@ -25,10 +25,14 @@ class Verifier:
     """Judges the drafts of decode steps: by rejection with a pool, by matching coupled draws without one.
 
     ops: bound kernel ops. Of greedy requests a draft holds while it is the argmax, whatever the rule, and neither coin
-    nor pool is looked at. Where a token is forced, a draft holds if it is that token.
+    nor pool is looked at. Where a token is forced, a draft holds if it is that token. with_draws: how rows
+    were drawn is reported.
     """
 
-    def __init__(self, ops: Any, upload: Uploader, sampler: Sampler, pool: DraftPool | None) -> None:
+    def __init__(
+        self, ops: Any, upload: Uploader, sampler: Sampler, pool: DraftPool | None, *, with_draws: bool = False
+    ) -> None:
+        self._with_draws = with_draws
         self._ops = ops
         self._upload = upload
         self._sampler = sampler
@@ -44,7 +48,11 @@ class Verifier:
             # A broken row must end its request, so no token is forced past it.
             forced = self._upload(inputs.forced_ids).masked_fill(broken, -1)
             verification = self._ops.force_tokens(verification, forced, prepared.token_ids, prepared.query_lengths)
-        return of_verification(verification, faults, prepared.query_lengths, self._upload(inputs.sequence_rows))
+        verdicts = None
+        if self._with_draws:
+            rows = self._upload(inputs.sequence_rows)
+            verdicts = verdicts_of_rows(verification, prepared.query_lengths, rows)
+        return of_verification(verification, faults, prepared.query_lengths, verdicts)
 
     def _verification(
         self, prepared: Prepared, logits: torch.Tensor, broken: torch.Tensor, inputs: SamplerInputs, draft_length: int
