@@ -7,8 +7,9 @@ from typing import Any
 
 import torch
 
+from thalweg.kernels.sm90.cuda_source import cuda_source
 from thalweg.kernels.sm90.library import ARCHITECTURE, compiled, tilelang
-from thalweg.kernels.sm90.row_products import BLOCK_ROWS, TILE, Sharing, source
+from thalweg.kernels.sm90.row_products import BLOCK_ROWS, TILE, Sharing
 
 NAMES = {torch.bfloat16: ("bfloat16", "__nv_bfloat16"), torch.float32: ("float32", "float")}
 """Of result types, to TileLang and to C++."""
@@ -23,7 +24,7 @@ def bf16_rows_kernel(
     n, elements, width, depth = T.dynamic("n"), T.dynamic("elements", "int64"), T.dynamic("width"), T.dynamic("depth")
     s, (out_name, c_name) = shared_out, NAMES[out_dtype]
     name = f"thalweg::bf16_rows<{s.blocks}, {s.down}, {s.across}, {s.splits}, {groups_at_once}, {c_name}>"
-    text = source("row_products.cuh", "bf16_rows.cuh")
+    text = cuda_source("bf16_rows.cuh")
 
     @T.prim_func
     def bf16_rows(

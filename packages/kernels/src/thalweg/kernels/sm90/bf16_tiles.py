@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from thalweg.kernels.sm90.bf16_rows import NAMES
+from thalweg.kernels.sm90.cuda_source import cuda_source
 from thalweg.kernels.sm90.library import ARCHITECTURE, compiled, tilelang
-from thalweg.kernels.sm90.row_products import source
 from thalweg.kernels.sm90.tile_shapes import THREADS, WEIGHT_ROWS, TileShape, sum_layout
 
 
@@ -20,7 +20,7 @@ def bf16_tiles_kernel(shape: TileShape, out_dtype: torch.dtype, architecture: st
     n, width, depth = T.dynamic("n"), T.dynamic("width"), T.dynamic("depth")
     is_float, splits = out_dtype == torch.float32, shape.splits
     out_name, c_name = NAMES[out_dtype]
-    text = source("row_products.cuh", "tile_products.cuh")
+    text = cuda_source("tile_products.cuh")
 
     @T.prim_func
     def bf16_tiles(

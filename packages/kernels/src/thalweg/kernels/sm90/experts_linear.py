@@ -8,7 +8,6 @@ a product's result is scaled group by group while the next weights are decoded i
 
 import functools
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,6 +18,7 @@ from thalweg.kernels.native_formats import Mxfp8Rows
 from thalweg.kernels.reference.expert_weights import TILE_BYTES, TILE_COLUMNS, TILE_ROWS, ExpertWeights
 from thalweg.kernels.reference.experts import ExpertPlan, check_rows
 from thalweg.kernels.registry import Implementation
+from thalweg.kernels.sm90.cuda_source import cuda_source
 from thalweg.kernels.sm90.experts_rows import widen_kernel, widened
 from thalweg.kernels.sm90.library import ARCHITECTURE, compiled, tilelang
 from thalweg.kernels.sm90.tensors import check_device
@@ -30,11 +30,6 @@ PREFILL_SHAPES = {64: (4, 2), 128: (4, 4), 256: (2, 2)}
 SHARED_BYTES = 227 * 1024
 """Shared memory that one block may have."""
 MULTIPROCESSORS = 132
-
-
-def source(*parts: str) -> str:
-    """CUDA C++ of products."""
-    return "".join((Path(__file__).parent / f"experts_{part}.cuh").read_text() for part in ("tiles", *parts))
 
 
 @functools.cache
@@ -76,7 +71,7 @@ def decode_kernel(
         gather: T.bool,
     ) -> None:
         with T.Kernel(blocks, threads=groups * 128 + 128):
-            T.import_source(source("decode"))
+            T.import_source(cuda_source("experts_decode.cuh"))
             shared = T.alloc_shared((shared_bytes,), "uint8")
             T.call_extern(
                 "handle",
@@ -116,7 +111,7 @@ def prefill_kernel(steps: int, width: int, blocks: int = MULTIPROCESSORS, archit
         out: T.Tensor((num_sorted, out_features), "bfloat16"),
     ) -> None:
         with T.Kernel(blocks, threads=row_blocks * 128 + 128):
-            T.import_source(source("prefill"))
+            T.import_source(cuda_source("experts_prefill.cuh"))
             shared = T.alloc_shared((stages * (stage_bytes + 16),), "uint8")
             T.call_extern(
                 "handle",

@@ -3,7 +3,6 @@
 # mypy: disable-error-code="valid-type, name-defined, untyped-decorator"
 
 import functools
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,6 +11,7 @@ from torch import Tensor
 from thalweg.kernels.native_formats import Mxfp8Rows
 from thalweg.kernels.reference.experts import PLACE_ALIGNMENT, ExpertPlan
 from thalweg.kernels.reference.quant import MX_GROUP
+from thalweg.kernels.sm90.cuda_source import cuda_source
 from thalweg.kernels.sm90.library import ARCHITECTURE, compiled, tilelang
 
 PIECE = 64
@@ -30,11 +30,6 @@ def num_places(plan: ExpertPlan) -> int:
     num_rows = plan.tokens.shape[0]
     aligned = num_rows + (PLACE_ALIGNMENT - 1) * min(num_rows, plan.num_experts)
     return -(-aligned // PLACE_ALIGNMENT) * PLACE_ALIGNMENT + MOST_ROWS
-
-
-def source() -> str:
-    """CUDA C++ of the conversion, in which packed numbers are shifted and multiplied as they are."""
-    return (Path(__file__).parent / "experts_rows.cuh").read_text()
 
 
 @functools.cache
@@ -61,7 +56,7 @@ def widen_kernel(columns: int, architecture: str = ARCHITECTURE) -> Any:
         gather: T.bool,
     ) -> None:
         with T.Kernel(num_tiles, parts_of_tile, threads=THREADS) as (tile, part):
-            T.import_source(source())
+            T.import_source(cuda_source("experts_rows.cuh"))
             narrow = T.alloc_local((PART,), "uint8")
             wide = T.alloc_local((2, PART // 2), "bfloat16")
             first, row, origin = T.alloc_var("int32"), T.alloc_var("int32"), T.alloc_var("int32")

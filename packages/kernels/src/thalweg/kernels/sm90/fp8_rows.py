@@ -6,8 +6,9 @@ import functools
 from typing import Any
 
 from thalweg.kernels.reference.packed_linear import TILE_BYTES
+from thalweg.kernels.sm90.cuda_source import cuda_source
 from thalweg.kernels.sm90.library import ARCHITECTURE, compiled, tilelang
-from thalweg.kernels.sm90.row_products import BLOCK_ROWS, TILE, Sharing, source
+from thalweg.kernels.sm90.row_products import BLOCK_ROWS, TILE, Sharing
 
 
 @functools.cache
@@ -17,7 +18,7 @@ def fp8_rows_kernel(shared_out: Sharing, groups_at_once: int, architecture: str 
     n, tiles_down, width, x_columns = T.dynamic("n"), T.dynamic("tiles_down"), T.dynamic("width"), T.dynamic("K")
     s = shared_out
     name = f"thalweg::fp8_rows<{s.blocks}, {s.down}, {s.across}, {s.splits}, {groups_at_once}>"
-    text = source("row_products.cuh", "fp8_rows.cuh")
+    text = cuda_source("fp8_rows.cuh")
 
     @T.prim_func
     def fp8_rows(

@@ -9,8 +9,9 @@ they are in the registers of a product.
 import functools
 from typing import Any
 
+from thalweg.kernels.sm90.cuda_source import cuda_source
 from thalweg.kernels.sm90.library import ARCHITECTURE, compiled, tilelang
-from thalweg.kernels.sm90.row_products import TILE, source
+from thalweg.kernels.sm90.row_products import TILE
 from thalweg.kernels.sm90.tile_shapes import THREADS, WEIGHT_ROWS, TileShape, operand_layout, sum_layout
 
 TILES_DOWN = WEIGHT_ROWS // TILE
@@ -26,7 +27,7 @@ def unpack_kernel(architecture: str = ARCHITECTURE) -> Any:
     """The compiled kernel that turns MXFP8 rows into bfloat16, in the order of columns that fp8_tiles_kernel reads."""
     T = tilelang().language
     n, width = T.dynamic("n"), T.dynamic("width")
-    text = source("row_products.cuh", "tile_products.cuh")
+    text = cuda_source("tile_products.cuh")
 
     @T.prim_func
     def unpack_rows(
@@ -56,7 +57,7 @@ def fp8_tiles_kernel(shape: TileShape, architecture: str = ARCHITECTURE) -> Any:
     T = tilelang().language
     n, columns, tiles_down, width = T.dynamic("n"), T.dynamic("K"), T.dynamic("tiles_down"), T.dynamic("width")
     across, splits = shape.columns // TILE, shape.splits
-    text = source("row_products.cuh", "tile_products.cuh")
+    text = cuda_source("tile_products.cuh")
 
     @T.prim_func
     def fp8_tiles(

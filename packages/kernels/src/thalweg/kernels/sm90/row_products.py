@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 
@@ -21,12 +20,6 @@ LARGE_TILES_DOWN = 800
 """Rows of tiles of a weight that keeps all processors busy with four of them to a block."""
 PARTIAL_STRIDE = 36
 """Floats of shared memory for a row of x and the TILE rows of a warp."""
-
-
-@functools.cache
-def source(*names: str) -> str:
-    """The text of CUDA files of this folder, one after the other."""
-    return "\n".join((Path(__file__).parent / name).read_text() for name in names)
 
 
 @dataclass(frozen=True, slots=True)

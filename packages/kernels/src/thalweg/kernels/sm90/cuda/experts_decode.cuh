@@ -6,15 +6,9 @@
 // which stay in shared memory as long as the tile of rows is the same. A product covers 32 columns, one group of
 // scales; its float32 sum is scaled and added by ordinary arithmetic. The groups' sums of a unit are added in order.
 
-namespace thalweg {
+#include "experts_tiles.cuh"
 
-// out = weights [64 x 32 of e4m3] * rows [WIDTH x 32]; not added to what out held.
-template <int WIDTH>
-__device__ __forceinline__ void product_e4m3(float (&out)[WIDTH / 2], const uint32_t (&a)[4], uint64_t rows) {
-  using tl::DataType;
-  tl::wgmma_rs<DataType::kFloat8_e4m3, DataType::kFloat8_e4m3, DataType::kFloat32, 64, WIDTH, 32, false, false>(
-      a, rows, reinterpret_cast<uint32_t*>(out), false);
-}
+namespace thalweg {
 
 // Eight packed codes as the two words of e4m3 that a lane gives to a product, times 2^-6.
 __device__ __forceinline__ uint32_t first_codes(uint32_t word) { return word & 0x9c9c9c9cu; }

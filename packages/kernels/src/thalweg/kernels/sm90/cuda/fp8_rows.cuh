@@ -5,6 +5,8 @@
 // is held the same way. e4m3 is exact in float16, and so is a product of two in float32; the scales of a group of 32
 // columns are applied to their sum.
 
+#include "row_products.cuh"
+
 namespace thalweg {
 
 // Values of two e4m3 bytes as float16: the lower two, and the upper two of a word.

@@ -1,5 +1,5 @@
-// What all products of routed experts share: barriers and copies of the asynchronous proxy, tiles of packed weights,
-// and matrix descriptors.
+// What products share that the asynchronous proxy feeds: barriers and copies, descriptors of matrices in shared memory,
+// and the tensor cores' own order of work.
 
 #include <cuda_bf16.h>
 #include <tl_templates/cuda/common.h>
@@ -8,8 +8,6 @@
 #include <cstdint>
 
 namespace thalweg {
-
-constexpr int kTileRows = 64, kTileColumns = 128, kCodeBytes = 4096, kTileBytes = 4352;
 
 __device__ __forceinline__ uint32_t shared_address(const void* pointer) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
@@ -117,6 +115,14 @@ template <int COUNT>
 __device__ __forceinline__ void settle(float (&results)[COUNT]) {
 #pragma unroll
   for (int i = 0; i < COUNT; ++i) asm volatile("" : "+f"(results[i])::"memory");
+}
+
+// out = weights [64 x 32 of e4m3] * rows [WIDTH x 32]; not added to what out held.
+template <int WIDTH>
+__device__ __forceinline__ void product_e4m3(float (&out)[WIDTH / 2], const uint32_t (&a)[4], uint64_t rows) {
+  using tl::DataType;
+  tl::wgmma_rs<DataType::kFloat8_e4m3, DataType::kFloat8_e4m3, DataType::kFloat32, 64, WIDTH, 32, false, false>(
+      a, rows, reinterpret_cast<uint32_t*>(out), false);
 }
 
 }  // namespace thalweg

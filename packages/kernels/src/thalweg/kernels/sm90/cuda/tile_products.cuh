@@ -3,6 +3,8 @@
 //
 // The threads of a product are 128 for every 64 rows of the weight, `thread` counts them.
 
+#include "row_products.cuh"
+
 namespace thalweg {
 
 // Values of four e4m3 bytes, times 2^-120, as bfloat16: the lower two, and the upper two. The exponent of bfloat16 is

@@ -6,6 +6,8 @@
 // products of the part before are running. How many rows a tile has decides the width of products, not the order of
 // any sum.
 
+#include "experts_tiles.cuh"
+
 namespace thalweg {
 
 // Pairs of bfloat16, times 2^-126, from words of eight codes: of the first codes in bytes 0 and 2, in 1 and 3 ...

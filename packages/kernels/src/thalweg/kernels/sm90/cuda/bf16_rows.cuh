@@ -2,6 +2,8 @@
 //
 // Lane 4 g + t holds rows g and g + 8 at columns 8 t to 8 t + 7 of a group of 32, 16 bytes each, of the weight and of x.
 
+#include "row_products.cuh"
+
 namespace thalweg {
 
 template <int BLOCKS>
