@@ -5,6 +5,7 @@ The arrays are views of host memory that is on its way: their contents exist onc
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,16 @@ class ReportCopies:
         """The tensor in host memory, in stream order."""
         copied: torch.Tensor = self._backend.copy_to_host(tensor)[0]
         return copied
+
+    def together(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Tensors of 4-byte numbers and of flags in host memory, in stream order, by one transfer."""
+        parts = sorted(tensors.items(), key=lambda item: -item[1].element_size())  # flags last: they need no alignment
+        packed = self.copy(torch.cat([tensor.reshape(-1).view(torch.uint8) for _, tensor in parts]))
+        copies, end = {}, 0
+        for name, tensor in parts:
+            start, end = end, end + tensor.nbytes
+            copies[name] = packed[start:end].view(tensor.dtype).view(tensor.shape)
+        return copies
 
     def logprobs(self, offsets: NDArray[np.int64], token_ids: torch.Tensor, logprobs: TokenLogprobs) -> RowLogprobs:
         """Of tokens int32 [R], the sequences' own at offsets."""

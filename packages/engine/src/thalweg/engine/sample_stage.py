@@ -169,23 +169,25 @@ class SampleStage:
         report: StepReport,
         prompt_logprobs: RowLogprobs | None,
     ) -> Sampled:
-        copy, starved = self._copies.copy, verified.faults.starved
         siblings = verified.row_token_ids[inputs.sequence_rows.size :]
         nothing = verified.token_ids.new_empty((verified.token_ids.shape[0], 0))
         draft_ids, confidences = (
             (nothing, nothing.float()) if drafts is None else (drafts.token_ids, drafts.confidences)
         )
+        copied: dict[str, torch.Tensor | None] = {
+            "token_ids": verified.token_ids,
+            "accepted_ids": verified.accepted_ids,
+            "draft_ids": draft_ids,
+            "confidences": confidences,
+            "broken_rows": verified.faults.broken,
+            "starved_rows": verified.faults.starved,
+            "context_lengths": prepared.context_lengths,
+            "accept_probs": verified.accept_probs,
+            "draft_faults": None if drafts is None else drafts.faults,
+            "sibling_ids": siblings if siblings.shape[0] else None,
+        }
         host = HostCopies(
-            token_ids=copy(verified.token_ids),
-            accepted_ids=copy(verified.accepted_ids),
-            draft_ids=copy(draft_ids),
-            confidences=copy(confidences),
-            broken_rows=copy(verified.faults.broken),
-            starved_rows=None if starved is None else copy(starved),
-            context_lengths=copy(prepared.context_lengths),
-            accept_probs=None if verified.accept_probs is None else copy(verified.accept_probs),
-            draft_faults=None if drafts is None else copy(drafts.faults),
-            sibling_ids=copy(siblings) if siblings.shape[0] else None,
+            **self._copies.together({name: tensor for name, tensor in copied.items() if tensor is not None}),
             logprobs=self._copies.of_tokens(report, verified),
             prompt_logprobs=prompt_logprobs,
             draws=self._copies.of_draws(report, verified),
