@@ -125,6 +125,9 @@ struct ExpertDecode {
     const int lap = turn / STAGES, stage = turn - lap * STAGES;
     const uint32_t tile = ring_at + stage * kTileBytes + warp * 1024 + lane * 16;
     const uint32_t scales = ring_at + stage * kTileBytes + kCodeBytes + (warp * 16 + lane / 4) * 4;
+    // Another group may have had this stage before, and a copy may be late: of a barrier that is two phases behind, a wait
+    // would tell that it is done.
+    barrier_wait(empty_at + 8 * stage, lap & 1 ^ 1);
     barrier_wait(full_at + 8 * stage, lap & 1);
     const uint4 up = load_shared_16(tile), low = load_shared_16(tile + 512);
     const Weights weights = {{up.x, up.y, up.z, up.w}, {low.x, low.y, low.z, low.w}, load_shared_4(scales),
