@@ -53,6 +53,19 @@ def plain(vocabulary: int) -> RowCall:
     return lambda op, ids: op(logits[ids])
 
 
+@of_logits("clear_broken_rows")
+def clear_broken_rows(vocabulary: int) -> RowCall:
+    """Which rows are broken, in a column behind what they have become."""
+    logits = logits_of(vocabulary)
+
+    def call(op: Op, ids: Tensor) -> Rows:
+        cleared = logits[ids]
+        broken = op(cleared)
+        return torch.cat((cleared, broken[:, None]), dim=1)
+
+    return call
+
+
 @of_logits("filter_mask")
 def filter_mask(vocabulary: int) -> RowCall:
     logits, (_, *rest) = logits_of(vocabulary), filters()

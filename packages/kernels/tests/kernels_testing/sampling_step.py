@@ -79,6 +79,7 @@ def run_sampling_step(given: dict[str, Tensor]) -> list[Tensor]:
         ops.draw(logprobs.exp(), ops.uniform(*streams)),
         ops.coupled_draw(logprobs.exp(), *streams),
         ops.splitmix_hash(g["seeds"]),
+        ops.clear_broken_rows(logits),
         largest,
         logits,
         *tables,

@@ -12,7 +12,6 @@ import torch
 
 from thalweg.engine.draft_pool import DraftPool
 from thalweg.engine.drawn_rows import DrawnRows, drawn_rows
-from thalweg.engine.sampler import zero_broken_rows
 from thalweg.engine.sampler_inputs import ROW_POSITION_STRIDE, SamplerInputs
 from thalweg.engine.upload import Uploader
 
@@ -80,10 +79,10 @@ class SeededDraftSampler:
             raise ValueError(
                 f"place is {place}; of {self._draft_length} drafts {len(self.drawn)} are drawn, and they come in order"
             )
-        zero_broken_rows(logits)
-        if self._force_top_k:
-            self._ops.keep_largest(logits, self._force_top_k)
         drawn, ops = self._drawn, self._ops
+        ops.clear_broken_rows(logits)
+        if self._force_top_k:
+            ops.keep_largest(logits, self._force_top_k)
         if drawn is None:
             token_ids: torch.Tensor = ops.argmax_lowest(logits)
         else:

@@ -96,7 +96,7 @@ class Sampler:
     def _mask(self, logits: torch.Tensor, masks: GrammarMasks | None) -> RowFaults:
         """Forbid what grammars do not allow, and make broken rows zeros."""
         if masks is None:
-            return RowFaults(zero_broken_rows(logits))
+            return RowFaults(self._ops.clear_broken_rows(logits))
         upload, num_rows, masked = self._upload, logits.shape[0], masks.masked_rows
         broken = _has_no_largest(logits)
         self._ops.apply_token_bitmask(logits, upload.pinned(masks.bitmask), upload(masks.rows))
@@ -108,13 +108,6 @@ class Sampler:
         broken = broken | starved
         logits.masked_fill_(broken[:, None], 0.0)
         return RowFaults(broken, starved)
-
-
-def zero_broken_rows(logits: torch.Tensor) -> torch.Tensor:
-    """Rows bool [n] whose largest logit is not finite; they become zeros, so that whatever reads them finds numbers."""
-    broken = _has_no_largest(logits)
-    logits.masked_fill_(broken[:, None], 0.0)
-    return broken
 
 
 def _has_no_largest(logits: torch.Tensor) -> torch.Tensor:

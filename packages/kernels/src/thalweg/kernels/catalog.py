@@ -51,6 +51,7 @@ from thalweg.kernels.sm90 import attention_rows as sm90_attention_rows
 from thalweg.kernels.sm90 import bf16_linear as sm90_bf16_linear
 from thalweg.kernels.sm90 import bitmask as sm90_bitmask
 from thalweg.kernels.sm90 import blocks as sm90_blocks
+from thalweg.kernels.sm90 import broken_rows as sm90_broken_rows
 from thalweg.kernels.sm90 import cache as sm90_cache
 from thalweg.kernels.sm90 import casts as sm90_casts
 from thalweg.kernels.sm90 import compressor as sm90_compressor
@@ -188,6 +189,7 @@ DEVICE_MODULES = (
     sm90_bf16_linear,
     sm90_bitmask,
     sm90_blocks,
+    sm90_broken_rows,
     sm90_cache,
     sm90_casts,
     sm90_compressor,

@@ -143,4 +143,18 @@ def descending(logits: Tensor) -> Tensor:
     return torch.from_numpy(np.sort(keys.numpy(), axis=-1)) & 0xFFFFFFFF
 
 
-OPS: dict[str, Callable[..., Any]] = {"argmax_lowest": argmax_lowest, "log_softmax": log_softmax}
+def clear_broken_rows(logits: Tensor) -> Tensor:
+    """Rows bool [n] of logits float [n, V] whose largest logit is not finite; they become zeros, in place.
+
+    So whatever reads them finds numbers. NaN anywhere makes a row broken, and so does infinity, or -inf everywhere.
+    """
+    broken = ~torch.isfinite(logits.amax(dim=-1))
+    logits.masked_fill_(broken[:, None], 0.0)
+    return broken
+
+
+OPS: dict[str, Callable[..., Any]] = {
+    "argmax_lowest": argmax_lowest,
+    "log_softmax": log_softmax,
+    "clear_broken_rows": clear_broken_rows,
+}
