@@ -72,6 +72,14 @@ from thalweg.kernels.sm90 import norm as sm90_norm
 from thalweg.kernels.sm90 import norm_rope as sm90_norm_rope
 from thalweg.kernels.sm90 import redistribute as sm90_redistribute
 from thalweg.kernels.sm90 import rope as sm90_rope
+from thalweg.kernels.sm90 import sampling_counts as sm90_sampling_counts
+from thalweg.kernels.sm90 import sampling_filters as sm90_sampling_filters
+from thalweg.kernels.sm90 import sampling_judge as sm90_sampling_judge
+from thalweg.kernels.sm90 import sampling_lists as sm90_sampling_lists
+from thalweg.kernels.sm90 import sampling_logits as sm90_sampling_logits
+from thalweg.kernels.sm90 import sampling_random as sm90_sampling_random
+from thalweg.kernels.sm90 import sampling_verification as sm90_sampling_verification
+from thalweg.kernels.sm90 import sampling_weights as sm90_sampling_weights
 from thalweg.kernels.sm90 import swiglu as sm90_swiglu
 from thalweg.kernels.sm90 import topk as sm90_topk
 
@@ -209,6 +217,14 @@ DEVICE_MODULES = (
     sm90_norm_rope,
     sm90_redistribute,
     sm90_rope,
+    sm90_sampling_counts,
+    sm90_sampling_filters,
+    sm90_sampling_judge,
+    sm90_sampling_lists,
+    sm90_sampling_logits,
+    sm90_sampling_random,
+    sm90_sampling_verification,
+    sm90_sampling_weights,
     sm90_swiglu,
     sm90_topk,
     sm90_hyper_connections_mix,

@@ -1,0 +1,238 @@
+"""How far drafts hold, on Hopper: verdicts of single rows, and the prefix of each sequence that they leave."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from thalweg.interfaces import ConfigError
+from thalweg.kernels.reference.numerics import check_shape
+from thalweg.kernels.reference.verification import Verdicts, Verification
+from thalweg.kernels.registry import Implementation
+from thalweg.kernels.sm90.sampling_judge import empty_verdicts, judge_into
+from thalweg.kernels.sm90.sampling_random import checked_streams
+from thalweg.kernels.sm90.sampling_verdicts import FORCED, UNCHANGED, WITHOUT_BROKEN, matches_kernel, prefix_kernel
+from thalweg.kernels.sm90.sampling_weights import check_rows
+from thalweg.kernels.sm90.tensors import check_device, check_integers
+
+
+def _int(name: str, vector: Tensor, size: int) -> Tensor:
+    """A vector of so many integers as int32, adjacent."""
+    check_shape(name, vector, (size,))
+    check_integers(name, vector)
+    return vector.int().contiguous()
+
+
+def _bytes(name: str, flags: Tensor, size: int) -> Tensor:
+    """Flags of so many rows, as bytes."""
+    check_shape(name, flags, (size,))
+    if flags.dtype != torch.bool:
+        raise ConfigError(f"{name} has dtype {flags.dtype}; bool is required")
+    return flags.contiguous().view(torch.uint8)
+
+
+def _prefix(
+    kind: int,
+    given: Tensor,
+    is_broken: Tensor,
+    token_ids: Tensor,
+    query_lengths: Tensor,
+    old: tuple[Tensor, Tensor],
+    new: tuple[Tensor, Tensor],
+    accept_probs: Tensor,
+    draft_length: int,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """What `accepted_prefix` returns, after a change of verdicts (tokens int32, bytes)."""
+    count, device = query_lengths.shape[0], token_ids.device
+    num_accepted = torch.empty(count, dtype=torch.int32, device=device)
+    last_rows = torch.empty(count, dtype=torch.int64, device=device)
+    accepted_ids = torch.empty(count, draft_length, dtype=torch.int32, device=device)
+    if count > 0 and token_ids.shape[0] > 0:
+        ids = accepted_ids.view(-1) if draft_length else num_accepted  # without columns nothing is written
+        with torch.cuda.device(device):
+            prefix_kernel(kind)(
+                given,
+                is_broken,
+                token_ids,
+                query_lengths,
+                *old,
+                *new,
+                accept_probs,
+                num_accepted,
+                last_rows,
+                ids,
+                draft_length,
+            )
+    return num_accepted, last_rows, accepted_ids
+
+
+def accepted_prefix(
+    is_accepted: Tensor, token_ids: Tensor, query_lengths: Tensor, draft_length: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """As the reference, of at least one row."""
+    check_device(is_accepted=is_accepted, token_ids=token_ids, query_lengths=query_lengths)
+    flags = _bytes("is_accepted", is_accepted, token_ids.shape[0])
+    tokens = _int("token_ids", token_ids, token_ids.shape[0])
+    lengths = _int("query_lengths", query_lengths, query_lengths.shape[0])
+    unused = torch.empty(token_ids.shape[0], dtype=torch.float32, device=token_ids.device)
+    pair = tokens, flags
+    return _prefix(UNCHANGED, tokens, flags, tokens, lengths, pair, pair, unused, draft_length)
+
+
+def _matched(
+    drawn_ids: Tensor,
+    token_ids: Tensor,
+    query_lengths: Tensor,
+    pool: tuple[Tensor, Tensor | None, int] | None = None,
+) -> tuple[Verdicts, Tensor, Tensor, Tensor]:
+    """(verdicts by equality, draft_ids int32 [T], has_draft bool [T], draft_rows int64 [T]).
+
+    pool: (read_slots int32 [N], flags of certain drafts as bytes, draft length).
+    """
+    num_rows, device = token_ids.shape[0], token_ids.device
+    verdicts = empty_verdicts(num_rows, device)
+    draft_ids = torch.empty(num_rows, dtype=torch.int32, device=device)
+    has_draft = torch.empty(num_rows, dtype=torch.bool, device=device)
+    draft_rows = torch.empty(num_rows, dtype=torch.int64, device=device)
+    slots, flags, length = (query_lengths, None, 0) if pool is None else pool
+    if num_rows > 0:
+        with torch.cuda.device(device):
+            matches_kernel()(
+                drawn_ids,
+                token_ids,
+                query_lengths,
+                slots,
+                has_draft.view(torch.uint8) if flags is None else flags,
+                verdicts.token_ids,
+                verdicts.is_accepted.view(torch.uint8),
+                verdicts.accept_probs,
+                verdicts.draft_logprobs,
+                draft_ids,
+                has_draft.view(torch.uint8),
+                draft_rows,
+                length,
+                pool is not None,
+                flags is not None,
+            )
+    return verdicts, draft_ids, has_draft, draft_rows
+
+
+def _finished(
+    verdicts: Verdicts,
+    drawn_ids: Tensor,
+    is_broken: Tensor,
+    token_ids: Tensor,
+    query_lengths: Tensor,
+    draft_length: int,
+) -> Verification:
+    """The verdicts without those of broken rows, in place, and the prefix that they leave."""
+    pair = verdicts.token_ids, verdicts.is_accepted.view(torch.uint8)
+    prefix = _prefix(
+        WITHOUT_BROKEN, drawn_ids, is_broken, token_ids, query_lengths, pair, pair, verdicts.accept_probs, draft_length
+    )
+    return Verification(
+        verdicts.token_ids, verdicts.is_accepted, verdicts.accept_probs, verdicts.draft_logprobs, *prefix
+    )
+
+
+def match_drafts(
+    drawn_ids: Tensor, token_ids: Tensor, query_lengths: Tensor, is_broken: Tensor, draft_length: int
+) -> Verification:
+    """As the reference."""
+    num_rows = token_ids.shape[0]
+    check_device(drawn_ids=drawn_ids, token_ids=token_ids, query_lengths=query_lengths, is_broken=is_broken)
+    drawn, tokens = _int("drawn_ids", drawn_ids, num_rows), _int("token_ids", token_ids, num_rows)
+    lengths = _int("query_lengths", query_lengths, query_lengths.shape[0])
+    broken = _bytes("is_broken", is_broken, num_rows)
+    verdicts, *_ = _matched(drawn, tokens, lengths)
+    return _finished(verdicts, drawn, broken, tokens, lengths, draft_length)
+
+
+def verify_drafts(
+    best_ids: Tensor,
+    token_ids: Tensor,
+    query_lengths: Tensor,
+    is_broken: Tensor,
+    logprobs: Tensor,
+    seeds: Tensor,
+    positions: Tensor,
+    draft_pool: Tensor,
+    read_slots: Tensor,
+    *,
+    is_certain: Tensor | None = None,
+    drawn_rows: Tensor | None = None,
+) -> Verification:
+    """As the reference, of float32 rows that may lie apart; a row itself may not, nor may slots of the pool."""
+    num_rows, count = token_ids.shape[0], query_lengths.shape[0]
+    check_rows("logprobs", logprobs)
+    check_shape("draft_pool", draft_pool, ("slots", "G", logprobs.shape[1]))
+    slots, draft_length = draft_pool.shape[:2]
+    if draft_length == 0:
+        raise ConfigError("draft_pool has no rows per slot; without drafts there is nothing to verify")
+    best, tokens = _int("best_ids", best_ids, num_rows), _int("token_ids", token_ids, num_rows)
+    lengths, reads = _int("query_lengths", query_lengths, count), _int("read_slots", read_slots, count)
+    broken = _bytes("is_broken", is_broken, num_rows)
+    flags = None if is_certain is None else _bytes("is_certain", is_certain.flatten(), slots * draft_length)
+    if drawn_rows is None:
+        drawn_rows = torch.arange(num_rows, device=token_ids.device)
+    streams = checked_streams(logprobs.shape[0], seeds, positions)
+    check_shape("drawn_rows", drawn_rows, (logprobs.shape[0],))
+    check_device(best_ids=best, token_ids=tokens, query_lengths=lengths, logprobs=logprobs, draft_pool=draft_pool)
+    verdicts, drafts, has_draft, draft_rows = _matched(best, tokens, lengths, (reads, flags, draft_length))
+    judge_into(
+        verdicts,
+        drawn_rows.long().contiguous(),
+        logprobs,
+        drafts,
+        has_draft,
+        draft_pool.flatten(0, 1),
+        draft_rows,
+        streams,
+        keeps=True,
+    )
+    return _finished(verdicts, best, broken, tokens, lengths, draft_length)
+
+
+def force_tokens(
+    verification: Verification, forced_ids: Tensor, token_ids: Tensor, query_lengths: Tensor
+) -> Verification:
+    """As the reference."""
+    num_rows = token_ids.shape[0]
+    check_device(forced_ids=forced_ids, token_ids=token_ids, query_lengths=query_lengths)
+    forced, tokens = _int("forced_ids", forced_ids, num_rows), _int("token_ids", token_ids, num_rows)
+    lengths = _int("query_lengths", query_lengths, query_lengths.shape[0])
+    old = _int("token_ids", verification.token_ids, num_rows), _bytes("is_accepted", verification.is_accepted, num_rows)
+    new = torch.empty_like(old[0]), torch.empty_like(old[1])
+    draft_length = verification.accepted_ids.shape[1]
+    prefix = _prefix(
+        FORCED, forced, old[1], tokens, lengths, old, new, verification.accept_probs.contiguous(), draft_length
+    )
+    return Verification(
+        new[0], new[1].view(torch.bool), verification.accept_probs, verification.draft_logprobs, *prefix
+    )
+
+
+IMPLEMENTATIONS = tuple(
+    Implementation(
+        op=function.__name__,
+        backend="sm90",
+        provider="tilelang",
+        function=function,
+        deterministic=True,
+        batch_invariant=True,
+        graph_safe=True,
+    )
+    for function in (accepted_prefix, match_drafts, verify_drafts, force_tokens)
+)
+
+COMPILE_EXAMPLES: dict[str, Callable[[str], Any]] = {
+    "match_rows": matches_kernel,
+    "prefix": functools.partial(prefix_kernel, UNCHANGED),
+    "prefix_without_broken": functools.partial(prefix_kernel, WITHOUT_BROKEN),
+    "prefix_forced": functools.partial(prefix_kernel, FORCED),
+}
+"""Kernels by name, to be compiled for an architecture without a GPU."""

@@ -1,0 +1,112 @@
+"""Verification and reports on Hopper: those of the reference."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from kernels_testing.logit_rows import logits_of, on, streams_of
+
+from thalweg.kernels import bind
+
+reference = bind("cpu")
+kernels = bind("sm90")
+
+
+def decode_step(vocabulary: int, seed: int) -> dict[str, Any]:
+    """Eight sequences of one to four rows, some of them broken, some greedy, some drafts certain."""
+    generator = torch.Generator().manual_seed(seed)
+    lengths = torch.tensor([3, 1, 4, 2, 4, 3, 1, 4], dtype=torch.int32)
+    rows = int(lengths.sum())
+    logits = logits_of("peaked", rows, vocabulary, seed)
+    pool = torch.log_softmax(logits_of("peaked", 30, vocabulary, seed + 1), -1).view(10, 3, -1)
+    tokens = torch.where(
+        torch.rand(rows, generator=generator) < 0.6, logits.argmax(-1).roll(1), pool[1, 0].argmax()
+    ).int()
+    tokens[4] = -1
+    logprobs = torch.log_softmax(logits, -1)
+    drawn = torch.arange(0, rows, 2) if seed % 2 else torch.arange(rows)
+    return {
+        "best_ids": logits.argmax(-1).int(),
+        "token_ids": tokens,
+        "query_lengths": lengths,
+        "is_broken": torch.arange(rows) == 5,
+        "logprobs": logprobs[drawn].contiguous(),
+        "seeds": drawn * 31 + seed,
+        "positions": drawn * 3,
+        "draft_pool": pool,
+        "read_slots": torch.arange(8, dtype=torch.int32) + 1,
+        "is_certain": torch.rand(10, 3, generator=generator) < 0.3,
+        "drawn_rows": drawn,
+    }
+
+
+def same(got: Any, expected: Any) -> None:
+    for name in type(expected).__slots__:
+        found, wanted = getattr(got, name).cpu(), getattr(expected, name)
+        if wanted.is_floating_point():
+            torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-6, msg=name)
+        else:
+            assert found.dtype == wanted.dtype, name
+            assert torch.equal(found, wanted), name
+
+
+@pytest.mark.gpu
+@pytest.mark.sm90
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("vocabulary", [40, 129_280])
+def test_verification_is_that_of_the_reference(seed: int, vocabulary: int, hopper: torch.device) -> None:
+    given = decode_step(vocabulary, seed)
+    if seed == 1:
+        given["is_certain"] = None
+    there = {name: value if value is None else value.to(hopper) for name, value in given.items()}
+    expected, got = reference.verify_drafts(**given), kernels.verify_drafts(**there)
+    same(got, expected)
+    names = ("token_ids", "query_lengths", "is_broken")
+    same(
+        kernels.match_drafts(there["best_ids"], *(there[name] for name in names), 3),
+        reference.match_drafts(given["best_ids"], *(given[name] for name in names), 3),
+    )
+    forced = torch.where(torch.arange(22) % 3 == 1, given["token_ids"].roll(-1), -1).int()
+    forced[9] = 7
+    same(
+        kernels.force_tokens(got, forced.to(hopper), there["token_ids"], there["query_lengths"]),
+        reference.force_tokens(expected, forced, given["token_ids"], given["query_lengths"]),
+    )
+    prefix = kernels.accepted_prefix(got.is_accepted, there["token_ids"], there["query_lengths"], 3)
+    for found, wanted in zip(
+        prefix,
+        reference.accepted_prefix(expected.is_accepted, given["token_ids"], given["query_lengths"], 3),
+        strict=True,
+    ):
+        assert torch.equal(found.cpu(), wanted)
+
+
+@pytest.mark.gpu
+@pytest.mark.sm90
+def test_reports_and_lists_are_those_of_the_reference(hopper: torch.device) -> None:
+    logprobs = torch.log_softmax(logits_of("peaked", 9, 5001), -1)
+    ids = torch.tensor([0, 5000, 17, -1, 5001, 3, 44, 2500, 1], dtype=torch.int32)
+    here, there = logprobs.to(hopper), ids.to(hopper)
+    assert torch.equal(kernels.token_logprobs(here, there).cpu(), reference.token_logprobs(logprobs, ids))
+    torch.testing.assert_close(
+        kernels.sum_smaller_probs(here, there).cpu(), reference.sum_smaller_probs(logprobs, ids), rtol=1e-6, atol=1e-7
+    )
+    values, targets = reference.top_logprobs(logprobs, 8)
+    draft_values, drafts = reference.top_logprobs(logprobs.flip(0) + 0.1 * torch.randn(9, 5001), 6)
+    drafts[:, :3] = targets[:, 2:5]
+    rows = torch.tensor([0, 8, 3, 3, 1, 2, 5, 6, 7])
+    given = drafts, draft_values, drafts[:, 1].contiguous(), targets, rows
+    for found, wanted in zip(
+        kernels.align_draft_topk(*on(hopper, *given)), reference.align_draft_topk(*given), strict=True
+    ):
+        assert torch.equal(found.cpu(), wanted)
+    wanted_ids = torch.where(torch.arange(9) % 2 == 0, targets[:, 3], -9)
+    found = kernels.lookup_by_key(*on(hopper, targets, values, wanted_ids))
+    assert torch.equal(found.cpu(), reference.lookup_by_key(targets, values, wanted_ids))
+    for case in range(3):
+        seeds, positions = streams_of(300)
+        assert torch.equal(
+            kernels.uniform(*on(hopper, seeds, positions), case).cpu(), reference.uniform(seeds, positions, case)
+        )
