@@ -18,6 +18,8 @@ from thalweg.kernels.sm90.tensors import check_device, check_integers, name_of, 
 
 THREADS = 256
 WARP = 32
+ROW_THREADS = 1024
+"""Of a block that adds up a row: its reads wait together."""
 VECTOR = 8
 """bfloat16 elements that are read at once where rows allow it."""
 ALIGNMENT = 64
@@ -74,9 +76,10 @@ def block_scores_kernel(
 def compact_lengths_kernel(
     block_size: int, block_dtype: torch.dtype, visible_dtype: torch.dtype, architecture: str = ARCHITECTURE
 ) -> Any:
-    """The compiled kernel: a warp adds up a row."""
+    """The compiled kernel: a block adds up a row."""
     T = tilelang().language
     num_rows, num_blocks = T.dynamic("num_rows"), T.dynamic("num_blocks", "int64")
+    warps = ROW_THREADS // WARP
 
     @T.prim_func
     def compact_lengths(
@@ -86,19 +89,27 @@ def compact_lengths_kernel(
         row_stride: T.int64,
         listed: T.int32,
     ) -> None:
-        with T.Kernel(num_rows, threads=WARP) as row:
-            total = T.alloc_var("int32")
+        with T.Kernel(num_rows, threads=ROW_THREADS) as row:
+            sums = T.alloc_shared((warps,), "int32")
+            thread, total = T.get_thread_binding(), T.alloc_var("int32")
             total = 0
-            for turn in T.serial(T.ceildiv(listed, WARP)):
-                column = turn * WARP + T.get_thread_binding()
+            for turn in T.serial(T.ceildiv(listed, ROW_THREADS)):
+                column = turn * ROW_THREADS + thread
                 if column < listed:
                     block = T.cast(blocks[row * row_stride + column], "int64")
                     inside = T.min(T.max(visible[row] - block * block_size, T.int64(0)), T.int64(block_size))
                     total = total + T.if_then_else(block < 0, 0, T.cast(inside, "int32"))
             for step in T.unroll(5):
                 total = total + T.shfl_xor(total, 16 >> step)
-            if T.get_thread_binding() == 0:
-                lengths[row] = total
+            if thread % WARP == 0:
+                sums[thread // WARP] = total
+            T.sync_threads()
+            if thread < warps:
+                total = sums[thread]
+                for step in T.unroll(5):
+                    total = total + T.shfl_xor(total, 16 >> step)
+                if thread == 0:
+                    lengths[row] = total
 
     return compiled(compact_lengths, architecture)
 
@@ -182,7 +193,9 @@ def compact_lengths(blocks: Tensor, visible: Tensor, block_size: int) -> Tensor:
     _check_rows(blocks=blocks)
     check_device(blocks=blocks, visible=visible)
     check_integers("visible", visible)
-    lengths = torch.zeros(blocks.shape[0], dtype=torch.int32, device=blocks.device)
+    lengths = torch.empty(blocks.shape[0], dtype=torch.int32, device=blocks.device)
+    if blocks.shape[1] == 0:
+        return lengths.zero_()
     if 0 not in blocks.shape:
         kernel = compact_lengths_kernel(block_size, blocks.dtype, visible.dtype)
         with torch.cuda.device(blocks.device):
@@ -202,8 +215,10 @@ def restore_indices(compact: Tensor, blocks: Tensor, block_size: int, offset: Te
         check_shape("offset", offset, (rows,))
         check_integers("offset", offset)
         check_device(blocks=blocks, offset=offset)
-    ids = torch.full(compact.shape, -1, dtype=torch.int32, device=compact.device)
-    if 0 not in compact.shape and listed:
+    ids = torch.empty(compact.shape, dtype=torch.int32, device=compact.device)
+    if listed == 0:
+        return ids.fill_(-1)
+    if 0 not in compact.shape:
         kernel = restore_kernel(block_size, compact.dtype, blocks.dtype, None if offset is None else offset.dtype)
         flat = span(blocks)
         with torch.cuda.device(compact.device):
