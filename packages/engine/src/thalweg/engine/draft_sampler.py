@@ -21,14 +21,15 @@ DRAFT_SEED_OFFSET = 1000000007
 DraftPositions = Literal["per_step", "absolute"]
 
 
-def draft_positions(first: torch.Tensor, place: int, rule: DraftPositions) -> torch.Tensor:
-    """int64 [N] position of draft `place` in its sequence's random stream.
+def draft_positions(first: torch.Tensor, draft_length: int, rule: DraftPositions) -> torch.Tensor:
+    """int64 [G, N] positions of drafts in the random streams of their sequences.
 
     first: int [N] index of the token that the first draft proposes. `per_step`: the position of the row that will judge
     the draft, so no draft of a later step draws the same number. `absolute`: the index of the draft's own token; with
     verify lengths that vary by confidence this biases what is accepted.
     """
-    return first.long() + place * (ROW_POSITION_STRIDE if rule == "per_step" else 1)
+    places = torch.arange(draft_length, device=first.device)[:, None]
+    return first.long() + places * (ROW_POSITION_STRIDE if rule == "per_step" else 1)
 
 
 class SeededDraftSampler:
@@ -54,19 +55,20 @@ class SeededDraftSampler:
     ) -> None:
         self._ops = ops
         self._force_top_k = force_top_k
-        self._first_positions = first_positions
-        self._rule: DraftPositions = "absolute" if pool is None else rule
         self._pool = pool
         self._draft_length = draft_length
         self._drawn = drawn_rows(
             upload,
             inputs,
             np.arange(inputs.sequence_ids.size),
+            inputs.draft_write_slots,
             seed_offset=0 if pool is None else DRAFT_SEED_OFFSET,
         )
-        self._write_slots: torch.Tensor | None = None
-        if pool is not None and self._drawn is not None:
-            self._write_slots = upload(inputs.draft_write_slots[self._drawn.host_rows])
+        self._positions: torch.Tensor | None = None
+        """int64 [G, R]"""
+        if self._drawn is not None:
+            first = self._drawn.part(first_positions)
+            self._positions = draft_positions(first, draft_length, "absolute" if pool is None else rule)
         self.drawn: list[torch.Tensor] = []
         """int32 [N] per place so far."""
 
@@ -79,29 +81,29 @@ class SeededDraftSampler:
             raise ValueError(
                 f"place is {place}; of {self._draft_length} drafts {len(self.drawn)} are drawn, and they come in order"
             )
-        drawn, ops = self._drawn, self._ops
+        drawn, positions, ops = self._drawn, self._positions, self._ops
         ops.clear_broken_rows(logits)
         if self._force_top_k:
             ops.keep_largest(logits, self._force_top_k)
-        if drawn is None:
+        if drawn is None or positions is None:
             token_ids: torch.Tensor = ops.argmax_lowest(logits)
         else:
-            token_ids = drawn.among(lambda: ops.argmax_lowest(logits), self._draw(place, drawn, drawn.part(logits)))
+            fresh = self._draw(place, drawn, positions[place], drawn.part(logits))
+            token_ids = drawn.among(lambda: ops.argmax_lowest(logits), fresh)
         self.drawn.append(token_ids.clone())  # the drafter may change its own
         return token_ids
 
     def keep(self, is_certain: torch.Tensor) -> None:
         """Remember which drafts, bool [N, G], were not drawn from what is in the pool."""
-        if self._pool is not None and self._drawn is not None and self._write_slots is not None:
-            self._pool.store_certain(self._write_slots, self._drawn.part(is_certain))
+        if self._pool is not None and self._drawn is not None:
+            self._pool.store_certain(self._drawn.values, self._drawn.part(is_certain))
 
-    def _draw(self, place: int, drawn: DrawnRows, logits: torch.Tensor) -> torch.Tensor:
-        """Ids int32 [R] of the drawn rows. logits: float32 [R, V] of those."""
-        positions = drawn.part(draft_positions(self._first_positions, place, self._rule))
-        if self._pool is None or self._write_slots is None:
+    def _draw(self, place: int, drawn: DrawnRows, positions: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
+        """Ids int32 [R] of the drawn rows. logits: float32 [R, V] of those. positions: int64 [R]."""
+        if self._pool is None:
             coupled: torch.Tensor = self._ops.coupled_tokens(logits, *drawn.filters, drawn.seeds, positions)
             return coupled
         logprobs = self._ops.filtered_logprobs(logits, *drawn.filters)
-        self._pool.store(place, self._write_slots, logprobs)
+        self._pool.store(place, drawn.values, logprobs)
         fresh: torch.Tensor = self._ops.draw(logprobs.exp(), self._ops.uniform(drawn.seeds, positions))
         return fresh

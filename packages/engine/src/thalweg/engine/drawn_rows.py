@@ -41,6 +41,8 @@ class DrawnRows:
     """[R]"""
     seeds: torch.Tensor
     """uint64 [R]"""
+    values: torch.Tensor
+    """[R] whatever else is needed of each."""
 
     def part(self, values: torch.Tensor) -> torch.Tensor:
         """[R, ...] of [n, ...]."""
@@ -52,20 +54,33 @@ class DrawnRows:
 
 
 def drawn_rows(
-    upload: Uploader, inputs: SamplerInputs, sequence_rows: NDArray[np.int64], *, seed_offset: int = 0
+    upload: Uploader,
+    inputs: SamplerInputs,
+    sequence_rows: NDArray[np.int64],
+    values: NDArray[Any],
+    *,
+    seed_offset: int = 0,
 ) -> DrawnRows | None:
     """The drawn ones of rows that belong to these sequences [n]; None if there are none.
 
-    seed_offset: added to every seed, modulo 2**64.
+    values: [n] whatever else is needed of the rows; it is shipped with the rest in one copy. seed_offset: added to every
+    seed, modulo 2**64.
     """
     is_drawn = ~inputs.is_greedy[sequence_rows]
     rows = np.flatnonzero(is_drawn)
     if not rows.size:
         return None
     parameters = inputs.parameters[sequence_rows[rows]]
+    seeds = parameters["seed"] + np.uint64(seed_offset)
+    every = rows[:0] if rows.size == sequence_rows.size else rows
+    *filters, moved_seeds, moved_values, moved_rows = upload.all(
+        [*(parameters[name] for name in _FILTERS), seeds, values[rows], every]
+    )
+    temperature, top_p, top_k, min_p = filters
     return DrawnRows(
         host_rows=rows,
-        rows=None if rows.size == sequence_rows.size else upload(rows),
-        filters=filter_tensors(upload, parameters),
-        seeds=upload(parameters["seed"] + np.uint64(seed_offset)),
+        rows=moved_rows if every.size else None,
+        filters=(temperature, top_p, top_k, min_p),
+        seeds=moved_seeds,
+        values=moved_values,
     )

@@ -74,12 +74,11 @@ class Sampler:
 
     def draw(self, logits: torch.Tensor, inputs: SamplerInputs) -> torch.Tensor:
         """One token int32 [S] per row of clean logits float32 [S, V]."""
-        drawn = drawn_rows(self._upload, inputs, inputs.sequence_rows)
+        drawn = drawn_rows(self._upload, inputs, inputs.sequence_rows, inputs.row_positions(self._stride))
         if drawn is None:
             best: torch.Tensor = self._ops.argmax_lowest(logits)
             return best
-        positions = self._upload(inputs.row_positions(self._stride)[drawn.host_rows])
-        token_ids = self._draw_tokens(drawn.part(logits), *drawn.filters, drawn.seeds, positions)
+        token_ids = self._draw_tokens(drawn.part(logits), *drawn.filters, drawn.seeds, drawn.values)
         return drawn.among(lambda: self._ops.argmax_lowest(logits), token_ids)
 
     def draw_siblings(self, logits: torch.Tensor, inputs: SamplerInputs) -> torch.Tensor:

@@ -60,7 +60,7 @@ class Verifier:
         if self._pool is None:
             return self._match(prepared, self._sampler.draw(logits, inputs), broken, draft_length)
         best = self._ops.argmax_lowest(logits)
-        drawn = drawn_rows(self._upload, inputs, inputs.sequence_rows)
+        drawn = drawn_rows(self._upload, inputs, inputs.sequence_rows, inputs.row_positions())
         if drawn is None:
             return self._match(prepared, best, broken, draft_length)
         return self._judge(prepared, logits, best, broken, inputs, drawn)
@@ -91,7 +91,7 @@ class Verifier:
             broken,
             self._ops.filtered_logprobs(drawn.part(logits), *drawn.filters),
             drawn.seeds,
-            self._upload(inputs.row_positions()[drawn.host_rows]),
+            drawn.values,
             self._pool.logprobs,
             self._upload(inputs.draft_read_slots),
             is_certain=self._pool.is_certain,
