@@ -32,6 +32,10 @@ HOST_HAS = {"torch": "2.11.0+host", "triton": "3.6.0+host"}
 HOST_PLATFORMS = [f"manylinux_2_{minor}_x86_64" for minor in (34, 31, 28, 27, 26, 24, 17, 12, 5)]
 HOST_PLATFORMS += ["manylinux2014_x86_64", "manylinux2010_x86_64", "manylinux1_x86_64"]
 WRITE_STAND_IN = "import pathlib, sys, wheelhouse; wheelhouse.write_stand_in(pathlib.Path(sys.argv[1]), *sys.argv[2:])"
+GPU_TESTS = ("kernels", "model", "engine")
+"""Components with tests that need a GPU."""
+SUITES_ON_A_GPU = ("async_equals_sync", "structured_runs", "structured_schedules", "drafts_greedy")
+"""Integration tests that run on the backend which THALWEG_TEST_BACKEND names."""
 TEST_TOOLS = ("pytest>=8", "pytest-xdist>=3.6", "hypothesis>=6.100")
 
 PROJECTS = {
@@ -202,6 +206,17 @@ def bench(session: nox.Session) -> None:
     """Run the benchmarks named after `--`, or all of them."""
     for script in session.posargs or [str(path) for path in sorted(Path("benchmarks").glob("*_*.py"))]:
         run_python(session, script)
+
+
+@nox.session(venv_backend="none", default=False)
+def gpu(session: nox.Session) -> None:
+    """Run the tests that need a Hopper GPU, then whole suites on it, in the environment that nox is run in."""
+    folders = [f"packages/{name}/tests" for name in GPU_TESTS]
+    suites = [f"integration_tests/test_{name}.py" for name in SUITES_ON_A_GPU]
+    require = {"THALWEG_REQUIRE": "sm90"}
+    session.run("python", "-m", "pytest", "-m", "gpu", *folders, *session.posargs, external=True, env=require)
+    on_gpu = require | {"THALWEG_TEST_BACKEND": "sm90"}
+    session.run("python", "-m", "pytest", *suites, *session.posargs, external=True, env=on_gpu)
 
 
 @nox.session(name="compile", default=False)

@@ -346,5 +346,4 @@ def test_kernels_of_a_gpu_are_listed_without_one(capsys: pytest.CaptureFixture[s
     assert taken[1:3] == ["*", "tilelang"]
     missing = next(line for line in lines if line.startswith("dequantize_mxfp8 "))
     assert missing.endswith("no implementation: whoever uses it must ask for dequantize_mxfp8=reference")
-    assert "dequantize_mxfp8=reference" in lines[-1]
-    assert lines[-1].startswith("--kernels ")
+    assert lines[-2].endswith("ops that the engine calls on a device all have one that fits.")

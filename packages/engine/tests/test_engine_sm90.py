@@ -3,26 +3,35 @@
 from __future__ import annotations
 
 import gc
+import json
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from engine_testing.on_device import LogitWatch, TextDrafter, on_sm90, prompts, write_drafting_checkpoint
+from engine_testing.on_device import LogitWatch, TextDrafter, on_sm90, prompts, row_by_row, write_drafting_checkpoint
 from engine_testing.plans import make_plan
 
 from thalweg.engine import LLM, EngineConfig, SamplingParams, build_engine
 from thalweg.engine.decode_tensors import tensors_of
 from thalweg.engine.model_device import ModelDevice
-from thalweg.interfaces import CapacityError, ConfigError, StepKind
+from thalweg.interfaces import CapacityError, ConfigError, GrammarSpec, StepKind
 from thalweg.kernels.sm90.library import num_compiled
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("hopper")]
 
-SIZES: dict[str, Any] = {"max_num_seqs": 40, "max_model_len": 256, "max_num_batched_tokens": 1024}
-NUM_PROMPTS, NUM_TOKENS = 200, 4
+SIZES: dict[str, Any] = {
+    "max_num_seqs": 16,
+    "max_model_len": 256,
+    "max_num_batched_tokens": 1024,
+    "graph_interval": 32,
+    "num_blocks": 48,
+}
+NUM_PROMPTS, NUM_TOKENS = 40, 4
 VOCAB_SIZE = 4096
 
 
@@ -103,9 +112,9 @@ class Distance:
 def test_greedy_text_is_the_same_with_drafts_and_without(graphs: bool) -> None:
     wanted = prompts(32, VOCAB_SIZE, seed=1)
     params = SamplingParams(temperature=0, max_tokens=24, ignore_eos=True)
-    plain = generate(wanted, params, **on_sm90(graphs=graphs))
+    plain = generate(wanted, params, **row_by_row(graphs=graphs))
     drafter = TextDrafter([[*prompt, *text] for prompt, text in zip(wanted, plain, strict=True)])
-    config = EngineConfig.build(environ={}, **(SIZES | on_sm90(graphs=graphs)))
+    config = EngineConfig.build(environ={}, **(SIZES | row_by_row(graphs=graphs)))
     said = [()] * len(wanted)
     with build_engine(config, drafter=drafter) as engine:
         for number, prompt in enumerate(wanted):
@@ -117,7 +126,7 @@ def test_greedy_text_is_the_same_with_drafts_and_without(graphs: bool) -> None:
         totals = engine.statistics.totals
     assert said == plain
     assert totals.num_output_tokens == 24 * len(wanted)
-    assert totals.num_decode_steps < 18, "drafts were accepted"
+    assert totals.num_decode_steps < 36, "of the 46 that two turns take without drafts"
 
 
 def test_steps_that_overlap_say_what_steps_in_place_say() -> None:
@@ -126,9 +135,46 @@ def test_steps_that_overlap_say_what_steps_in_place_say() -> None:
         SamplingParams(temperature=0.8 * (number % 2), seed=number, max_tokens=4 + number % 13, ignore_eos=True)
         for number in range(40)
     ]
-    options = on_sm90(verification="coupled")
+    options = row_by_row()
     overlapping = generate(wanted, params, **options)
     assert generate(wanted, params, **options, async_scheduling=False) == overlapping
+
+
+SPECS = (
+    GrammarSpec.regex("[0-9]{3,9}"),
+    GrammarSpec.choice(["foo", "foobar", "bär"]),
+    GrammarSpec.json({"type": "array", "items": {"enum": [1, 2, "x"]}, "minItems": 1, "maxItems": 5}),
+)
+
+
+def follows(spec: GrammarSpec, text: str) -> bool:
+    """Whether it is a whole text of one of those grammars."""
+    if spec is SPECS[0]:
+        return re.fullmatch("[0-9]{3,9}", text) is not None
+    return text in ("foo", "foobar", "bär") if spec is SPECS[1] else set(json.loads(text)) <= {1, 2, "x"}
+
+
+@pytest.mark.parametrize("overlaps", [False, True], ids=["in place", "overlapping"])
+def test_constrained_text_follows_its_grammar_and_is_the_same_with_drafts_and_without(
+    drafting: str, overlaps: bool
+) -> None:
+    pytest.importorskip("xgrammar")
+    wanted = prompts(24, VOCAB_SIZE, seed=6)
+    params = [
+        SamplingParams(temperature=number // 3 % 2, seed=number, max_tokens=30, structured=SPECS[number % 3])
+        for number in range(24)
+    ]
+    texts = []
+    for changes in ({"draft_length": 0}, {}):
+        options = SIZES | row_by_row(async_scheduling=overlaps, **changes)
+        with LLM(drafting, **options) as llm:
+            outputs = llm.generate(prompt_token_ids=wanted, sampling_params=params, use_tqdm=False)
+        texts.append(said(outputs))
+        ends = [output.outputs[0] for output in outputs]
+        assert sum(end.finish_reason == "stop" for end in ends) > 12
+        for end, each in zip(ends, params, strict=True):
+            assert end.finish_reason == "length" or follows(each.structured, end.text), end.text
+    assert texts[0] == texts[1]
 
 
 def decode_plan(lengths: list[int], look_back: int, draft_length: int, seed: int) -> Any:
@@ -182,7 +228,7 @@ def test_every_graph_computes_what_its_step_computes_without_one(drafting: str) 
 def test_drafts_of_graphs_are_those_without(drafting: str) -> None:
     wanted = prompts(20, VOCAB_SIZE, seed=3)
     params = SamplingParams(temperature=1, seed=5, max_tokens=20, ignore_eos=True)
-    both = [generate(wanted, params, model=drafting, **on_sm90(graphs=graphs)) for graphs in (True, False)]
+    both = [generate(wanted, params, model=drafting, **row_by_row(graphs=graphs)) for graphs in (True, False)]
     assert both[0] == both[1]
 
 
@@ -195,7 +241,7 @@ def test_nothing_is_built_or_allocated_once_requests_come(drafting: str) -> None
     ]
     wanted = prompts(32, VOCAB_SIZE, seed=4)
     params = [every_kind[number % 4] for number in range(32)]
-    with LLM(drafting, **(SIZES | on_sm90())) as llm:
+    with LLM(drafting, **(SIZES | on_sm90(num_blocks=None))) as llm:
         before = num_compiled(), torch.cuda.memory_stats()["num_device_alloc"]
         first = said(llm.generate(prompt_token_ids=wanted, sampling_params=params, use_tqdm=False))
         after = num_compiled(), torch.cuda.memory_stats()["num_device_alloc"]
@@ -219,13 +265,19 @@ def test_close_gives_the_memory_back(drafting: str) -> None:
 def test_verify_lengths_vary_by_a_curve_of_graphs(drafting: str) -> None:
     wanted = prompts(12, VOCAB_SIZE, seed=5)
     params = SamplingParams(temperature=0, max_tokens=20, ignore_eos=True)
-    with LLM(drafting, **on_sm90(max_num_seqs=4, max_model_len=256, variable_length=True)) as llm:
+    with LLM(drafting, **row_by_row(max_num_seqs=4, max_model_len=256, num_blocks=12, variable_length=True)) as llm:
         curve = llm.engine._step_times
         assert curve is not None
         assert [size for size, _ in curve] == [1, 2, 4, 8, 16, 24]
         assert all(0.01 < milliseconds < 1000 for _, milliseconds in curve)
         varied = said(llm.generate(prompt_token_ids=wanted, sampling_params=params, use_tqdm=False))
-    assert varied == generate(wanted, params, model=drafting, **on_sm90(draft_length=0))
+    assert varied == generate(wanted, params, model=drafting, **row_by_row(draft_length=0))
+
+
+def test_sizes_that_no_kernel_serves_are_named_at_the_start(tmp_path: Path) -> None:
+    write_drafting_checkpoint(tmp_path / "odd", index_n_heads=4)
+    with pytest.raises(ConfigError, match="q has 4 index heads; a positive multiple of 8 is served"):
+        LLM(tmp_path / "odd", **(SIZES | on_sm90()))
 
 
 def test_a_device_that_is_too_full_is_refused_with_what_is_needed(hopper: torch.device) -> None:
@@ -234,7 +286,7 @@ def test_a_device_that_is_too_full_is_refused_with_what_is_needed(hopper: torch.
     with pytest.raises(CapacityError, match=r"num_blocks is 100000000; with .* the cache takes"):
         LLM(**(SIZES | on_sm90(num_blocks=100_000_000)))
     with pytest.raises(CapacityError, match="num_blocks is 0; no memory is left for the cache"):
-        LLM(**(SIZES | on_sm90(memory_fraction=1e-3)))
+        LLM(**(SIZES | on_sm90(num_blocks=None, memory_fraction=1e-3)))
     gc.collect()
     torch.cuda.empty_cache()
     torch.cuda.set_per_process_memory_fraction(1e-4)

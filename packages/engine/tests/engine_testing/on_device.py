@@ -1,9 +1,8 @@
-"""Engines on a GPU for tests: which ops are asked for by name, and prompts that look like text."""
+"""Engines on a GPU for tests, prompts that look like text, and drafters that know it."""
 
 from __future__ import annotations
 
 import json
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -12,20 +11,17 @@ import torch
 
 from thalweg.engine.model_device import ModelDevice
 from thalweg.interfaces import DraftRows, DraftSampler, TargetRows
-from thalweg.kernels import unserved_ops
-from thalweg.kernels.sm90.library import ARCHITECTURE
 from thalweg.model import small_config, write_random_checkpoint
-
-
-@cache
-def overrides() -> tuple[tuple[str, str], ...]:
-    """Ops without a kernel, by the reference."""
-    return tuple((op, "reference") for op in unserved_ops("sm90", architecture=ARCHITECTURE))
 
 
 def on_sm90(**options: Any) -> dict[str, Any]:
     """Options of an engine on the GPU."""
-    return {"backend": "sm90", "kernels": overrides(), "check_lengths": True} | options
+    return {"backend": "sm90", "check_lengths": True} | options
+
+
+def row_by_row(**options: Any) -> dict[str, Any]:
+    """Options of one there whose logits do not depend on how many rows a step has, so that texts can be compared."""
+    return on_sm90(batch_invariant=True, verification="coupled", **options)
 
 
 def prompts(count: int, vocab_size: int, *, seed: int = 0, longest: int = 60) -> list[list[int]]:
@@ -35,14 +31,17 @@ def prompts(count: int, vocab_size: int, *, seed: int = 0, longest: int = 60) ->
     return [[0, *random.choice(random.integers(5, vocab_size, 12), length).tolist()] for length in lengths]
 
 
-def write_drafting_checkpoint(path: Path) -> None:
-    """Random weights with the widths of the embedded checkpoint, and a drafter of one layer and five tokens."""
+def write_drafting_checkpoint(path: Path, **changes: Any) -> None:
+    """Random weights with the widths of the embedded checkpoint, and a drafter of one layer and five tokens.
+
+    changes: of the config.
+    """
     from thalweg.tiny import checkpoint_path  # not a dependency of tests without a GPU
 
     text = json.loads((checkpoint_path() / "config.json").read_text())["text_config"]
     for name in ("engram_num_embeddings", "engram_compressed_vocab_size"):
         del text[name]
-    write_random_checkpoint(path, small_config(**text | {"num_nextn_predict_layers": 1}), seed=4)
+    write_random_checkpoint(path, small_config(**text | {"num_nextn_predict_layers": 1} | changes), seed=4)
 
 
 class TextDrafter:

@@ -13,6 +13,7 @@ from thalweg.engine.admission import Admission, Limits
 from thalweg.engine.checkpoint import checkpoint_directory
 from thalweg.engine.config import EngineConfig
 from thalweg.engine.device_maker import DeviceMaker
+from thalweg.engine.device_ops import check_ops
 from thalweg.engine.draft_pool import draft_pool_bytes
 from thalweg.engine.drafting import settle_config
 from thalweg.engine.engine import LLMEngine
@@ -174,13 +175,16 @@ def _longest(config: EngineConfig) -> int:
 def _ops(config: EngineConfig, backend: Backend) -> Any:
     options = config.backend
     backend.guard.enabled = options.sync_guard
-    return bind(
+    ops = bind(
         backend.name,
         dict(options.kernels),
         options.batch_invariant,
         architecture=backend.architecture,
         registry=backend.registry,
     )
+    if config.arithmetic == "native":
+        check_ops(ops, backend.name)
+    return ops
 
 
 def _sizes(config: EngineConfig, facts: ModelConfig, geometry: CacheGeometry, backend: Backend) -> PoolSizes:

@@ -63,7 +63,7 @@ def drawn_rows(
 ) -> DrawnRows | None:
     """The drawn ones of rows that belong to these sequences [n]; None if there are none.
 
-    values: [n] whatever else is needed of the rows; it is shipped with the rest in one copy. seed_offset: added to every
+    values: [n] whatever else is needed of the rows; shipped with the rest in one copy. seed_offset: added to every
     seed, modulo 2**64.
     """
     is_drawn = ~inputs.is_greedy[sequence_rows]

@@ -17,6 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the table. Raises ConfigError for an unknown name, BackendUnavailableError for a backend not installed."""
+    from thalweg.engine.device_ops import DEVICE_OPS, by_reference
     from thalweg.kernels import bind, table, unserved_ops
     from thalweg.kernels.sm90.library import ARCHITECTURE
 
@@ -27,9 +28,13 @@ def run(arguments: argparse.Namespace) -> int:
         print(_device_line(name, architecture))
     print(table(name, batch_invariant=batch_invariant, architecture=architecture))
     unserved = unserved_ops(name, batch_invariant=batch_invariant, architecture=architecture)
-    if unserved:
-        print(f"\n{len(unserved)} ops have no implementation that fits; a model that uses one needs it by name:")
-        print(f"--kernels {','.join(f'{op}=reference' for op in unserved)}")
+    missing = [op for op in DEVICE_OPS if op in unserved]
+    if missing:
+        print(f"\nThe engine calls {len(missing)} ops that have no implementation that fits; it takes them by name:")
+        print(f"--kernels {by_reference(missing)}")
+    elif unserved:
+        print(f"\nThe {len(DEVICE_OPS)} ops that the engine calls on a device all have one that fits.")
+        print(f"It does not call the {len(unserved)} that have none.")
     return 0
 
 
