@@ -17,8 +17,11 @@ from thalweg.kernels.sm90.library import ARCHITECTURE, compiled, tilelang
 PIECE = 64
 """Columns that lie together: 128 bytes, the period of a swizzle."""
 PART = 16
-"""Columns that one thread takes."""
+"""Columns whose even and odd ones change places. Two threads read them, and each writes one half, so that neighbouring
+threads write whole sectors of memory at once: with half sectors, this takes three times as long."""
 THREADS = 256
+AHEAD = 4
+"""Pieces that a thread reads before it writes them."""
 
 
 MOST_ROWS = 256
@@ -42,8 +45,8 @@ def widen_kernel(columns: int, architecture: str = ARCHITECTURE) -> Any:
     T = tilelang().language
     num_rows, num_sorted, num_tiles = T.dynamic("num_rows"), T.dynamic("num_sorted"), T.dynamic("num_tiles")
     places = T.dynamic("places")
-    items = PLACE_ALIGNMENT * columns // PART
-    parts = PIECE // PART
+    chunks, pieces = 2 * PIECE // PART, columns // PIECE
+    side_by_side = THREADS // (chunks * PLACE_ALIGNMENT)
 
     @T.prim_func
     def widen_rows(
@@ -57,34 +60,38 @@ def widen_kernel(columns: int, architecture: str = ARCHITECTURE) -> Any:
     ) -> None:
         with T.Kernel(num_tiles, parts_of_tile, threads=THREADS) as (tile, part):
             T.import_source(cuda_source("experts_rows.cuh"))
-            narrow = T.alloc_local((PART,), "uint8")
-            wide = T.alloc_local((2, PART // 2), "bfloat16")
-            first, row, origin = T.alloc_var("int32"), T.alloc_var("int32"), T.alloc_var("int32")
-            first = part * PLACE_ALIGNMENT
-            for step in T.unroll(-(-items // THREADS)):
-                item = step * THREADS + T.get_thread_binding()
-                row = first + item // parts % PLACE_ALIGNMENT
-                column = item // (parts * PLACE_ALIGNMENT) * PIECE + item % parts * PART
-                if item < items and row < tiles[tile, 2]:
-                    origin = tiles[tile, 1] + row
-                    if gather:
-                        origin = tokens[origin]
-                    for i in T.vectorized(PART):
-                        narrow[i] = codes[origin, column + i]
-                    T.call_extern(
-                        "handle",
-                        "thalweg::widen",
-                        T.address_of(wide[0, 0]),
-                        T.address_of(narrow[0]),
-                        T.cast(scales[origin, T.truncdiv(column, MX_GROUP)], "uint32"),
-                    )
-                    for half in T.unroll(2):
-                        for i in T.vectorized(PART // 2):
-                            out[
-                                T.truncdiv(column, PIECE),
-                                tiles[tile, 3] + row,
-                                ((item % parts * 2 + half) ^ (row % PLACE_ALIGNMENT)) * (PART // 2) + i,
-                            ] = wide[half, i]
+            narrow = T.alloc_local((AHEAD, PART), "uint8")
+            scale = T.alloc_local((AHEAD,), "uint8")
+            wide = T.alloc_local((PART // 2,), "bfloat16")
+            origin, place = T.alloc_var("int32"), T.alloc_var("int32")
+            thread = T.get_thread_binding()
+            chunk = thread % chunks
+            row = part * PLACE_ALIGNMENT + thread // chunks % PLACE_ALIGNMENT
+            if row < tiles[tile, 2]:
+                origin = tiles[tile, 1] + row
+                place = tiles[tile, 3] + row
+                if gather:
+                    origin = tokens[origin]
+                for step in T.serial(-(-pieces // (side_by_side * AHEAD))):
+                    for i in T.unroll(AHEAD):
+                        piece = (step * AHEAD + i) * side_by_side + thread // (chunks * PLACE_ALIGNMENT)
+                        if piece < pieces:
+                            for j in T.vectorized(PART):
+                                narrow[i, j] = codes[origin, piece * PIECE + chunk // 2 * PART + j]
+                            scale[i] = scales[origin, piece * (PIECE // MX_GROUP) + chunk // 4]
+                    for i in T.unroll(AHEAD):
+                        piece = (step * AHEAD + i) * side_by_side + thread // (chunks * PLACE_ALIGNMENT)
+                        if piece < pieces:
+                            T.call_extern(
+                                "handle",
+                                "thalweg::widen",
+                                T.address_of(wide[0]),
+                                T.address_of(narrow[i, 0]),
+                                T.cast(scale[i], "uint32"),
+                                chunk % 2 == 1,
+                            )
+                            for j in T.vectorized(PART // 2):
+                                out[piece, place, (chunk ^ (row % PLACE_ALIGNMENT)) * (PART // 2) + j] = wide[j]
 
     return compiled(widen_rows, architecture)
 

@@ -1,8 +1,9 @@
 // Few rows per expert: all of the time goes into fetching the touched weights and bringing them to the tensor cores.
 //
 // A block stays on its multiprocessor and takes a range of units, 64 weight rows of one tile of rows each. One thread
-// fetches packed tiles of 64 x 128 weights into a ring. Each group of four warps takes every GROUPS-th of them: codes
-// go to registers, two shifts and masks away from e4m3 (exact), and from there into FP8 products with the rows' codes,
+// fetches packed tiles of 64 x 128 weights into rings. Each group of four warps takes every GROUPS-th of them, from a
+// ring of its own: a wait for a barrier knows two phases, and would be wrong about a stage that others had. Codes go
+// to registers, two shifts and masks away from e4m3 (exact), and from there into FP8 products with the rows' codes,
 // which stay in shared memory as long as the tile of rows is the same. A product covers 32 columns, one group of
 // scales; its float32 sum is scaled and added by ordinary arithmetic. The groups' sums of a unit are added in order.
 
@@ -28,6 +29,7 @@ struct ExpertDecode {
   static constexpr int kPartialStride = kTileRows + 4;  // floats; keeps writes of a warp on different banks
   static constexpr int kRowBytes = STEPS * WIDTH * kTileColumns;
   static constexpr int kScaleBytes = STEPS * 4 * WIDTH * 4;
+  static constexpr int kRing = STAGES / GROUPS;  // stages of a group
   static constexpr int kRingBytes = STAGES * kTileBytes;
   static constexpr int kPartialBytes = GROUPS * WIDTH * kPartialStride * 4;
 
@@ -61,19 +63,31 @@ struct ExpertDecode {
     __syncthreads();
   }
 
+  // Where a group is in its ring, and the parity of how often it has been around.
+  struct Turn {
+    int stage = 0;
+    uint32_t phase = 0;
+    __device__ __forceinline__ void next() {
+      if (++stage == kRing) stage = 0, phase ^= 1;
+    }
+  };
+
   __device__ __forceinline__ void fetch(const uint8_t* weights, const int4* table, int blocks, int first,
                                         int last) const {
-    int stage = 0;
-    uint32_t phase = 1;
+    Turn turns[GROUPS];
     for (int unit = first; unit < last; ++unit) {
       const int expert = __ldg(&table[unit / blocks].x);
       const uint8_t* from = weights + (int64_t(expert) * blocks + unit % blocks) * (STEPS * kTileBytes);
-      for (int step = 0; step < STEPS; ++step, from += kTileBytes) {
-        barrier_wait(empty_at + 8 * stage, phase);
-        barrier_expect(full_at + 8 * stage, kTileBytes);
-        fetch_once(ring_at + stage * kTileBytes, from, kTileBytes, full_at + 8 * stage);
-        if (++stage == STAGES) stage = 0, phase ^= 1;
-      }
+      for (int step = 0; step < STEPS; step += GROUPS)
+#pragma unroll
+        for (int group = 0; group < GROUPS; ++group, from += kTileBytes)
+          if (step + group < STEPS) {
+            const int stage = group * kRing + turns[group].stage;
+            barrier_wait(empty_at + 8 * stage, turns[group].phase ^ 1);
+            barrier_expect(full_at + 8 * stage, kTileBytes);
+            fetch_once(ring_at + stage * kTileBytes, from, kTileBytes, full_at + 8 * stage);
+            turns[group].next();
+          }
     }
   }
 
@@ -121,14 +135,12 @@ struct ExpertDecode {
     uint32_t upper[4], lower[4], upper_scales, lower_scales;
   };
 
-  __device__ __forceinline__ Weights take(int turn, int warp, int lane) const {
-    const int lap = turn / STAGES, stage = turn - lap * STAGES;
+  __device__ __forceinline__ Weights take(Turn& turn, int group, int warp, int lane) const {
+    const int stage = group * kRing + turn.stage;
     const uint32_t tile = ring_at + stage * kTileBytes + warp * 1024 + lane * 16;
     const uint32_t scales = ring_at + stage * kTileBytes + kCodeBytes + (warp * 16 + lane / 4) * 4;
-    // Another group may have had this stage before, and a copy may be late: of a barrier that is two phases behind, a wait
-    // would tell that it is done.
-    barrier_wait(empty_at + 8 * stage, lap & 1 ^ 1);
-    barrier_wait(full_at + 8 * stage, lap & 1);
+    barrier_wait(full_at + 8 * stage, turn.phase);
+    turn.next();
     const uint4 up = load_shared_16(tile), low = load_shared_16(tile + 512);
     const Weights weights = {{up.x, up.y, up.z, up.w}, {low.x, low.y, low.z, low.w}, load_shared_4(scales),
                              load_shared_4(scales + 32)};
@@ -186,16 +198,16 @@ struct ExpertDecode {
   // Add the products of a group's tiles of one unit: while those of one half are scaled, those of the other are formed.
   // Products that go on into the next turn would do more, but the compiler makes them wait for each other.
   template <int COUNT>
-  __device__ __forceinline__ void multiply(float (&sums)[WIDTH / 2], int count, int group, int warp, int lane) const {
+  __device__ __forceinline__ void multiply(float (&sums)[WIDTH / 2], Turn& turn, int group, int warp, int lane) const {
     if (group >= STEPS) return;
-    Weights weights = take(count + group, warp, lane);
+    Weights weights = take(turn, group, warp, lane);
 #pragma unroll 1
     for (int step = group; step < STEPS; step += GROUPS) {
       float first[2][COUNT / 2], second[2][COUNT / 2];
       start<COUNT, 0>(first, weights, step);
       start<COUNT, 1>(second, weights, step);
       Weights next = weights;
-      if (step + GROUPS < STEPS) next = take(count + step + GROUPS, warp, lane);
+      if (step + GROUPS < STEPS) next = take(turn, group, warp, lane);
       products_wait<1>();
       add<COUNT, 0>(sums, first, weights, step);
       products_wait<0>();
@@ -259,6 +271,7 @@ struct ExpertDecode {
     const int out_rows = blocks * kTileRows;
     int4 tile = {-1, 0, 0, 0};
     Place place = {nullptr, 0, 0};
+    Turn ring;
     int known = -1;
     for (int unit = first; unit < last; ++unit) {
       if (unit / blocks != known) {
@@ -272,8 +285,8 @@ struct ExpertDecode {
       }
       const int turn = unit - first;
       float sums[WIDTH / 2] = {};
-      if (WIDTH > 8 && tile.z <= 8) multiply<8>(sums, turn * STEPS, group, warp, lane);
-      else multiply<WIDTH>(sums, turn * STEPS, group, warp, lane);
+      if (WIDTH > 8 && tile.z <= 8) multiply<8>(sums, ring, group, warp, lane);
+      else multiply<WIDTH>(sums, ring, group, warp, lane);
       // Groups take turns in adding up, after their own part of the next unit: nobody waits for anybody.
       if (turn > 0 && place.turn % GROUPS == group) collect(place, out_rows, threadIdx.x % 128);
       leave(sums, turn, group, warp, lane);

@@ -1,4 +1,4 @@
-// 16 columns of a row of MXFP8 as bfloat16, exactly: e4m3 has a place in bfloat16 when its exponent gets one.
+// Columns of a row of MXFP8 as bfloat16, exactly: e4m3 has a place in bfloat16 when its exponent gets one.
 
 #include <cuda_bf16.h>
 
@@ -14,15 +14,15 @@ __device__ __forceinline__ uint32_t scaled_pair(uint32_t pair, uint32_t factor) 
   return product;
 }
 
-// wide: the even columns of four words, and then the odd ones.
-__device__ __forceinline__ void widen(void* wide, const void* narrow, uint32_t scale) {
+// wide: the even or the odd ones of the 16 columns.
+__device__ __forceinline__ void widen(void* wide, const void* narrow, uint32_t scale, bool is_odd) {
   const uint32_t factor = scale == 0 ? 0x00400040u : scale * 0x00800080u;
   const uint32_t* words = static_cast<const uint32_t*>(narrow);
   uint32_t* pairs = static_cast<uint32_t*>(wide);
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    pairs[i] = scaled_pair(((words[i] << 8) & 0x80008000u) | ((words[i] << 4) & 0x07f007f0u), factor);
-    pairs[4 + i] = scaled_pair((words[i] & 0x80008000u) | ((words[i] >> 4) & 0x07f007f0u), factor);
+    const uint32_t word = is_odd ? words[i] : words[i] << 8;
+    pairs[i] = scaled_pair((word & 0x80008000u) | ((word >> 4) & 0x07f007f0u), factor);
   }
 }
 
