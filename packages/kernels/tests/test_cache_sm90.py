@@ -131,6 +131,18 @@ def test_records_are_read_as_by_the_reference(pages: Pages, hopper: torch.device
 
 @pytest.mark.gpu
 @pytest.mark.sm90
+@pytest.mark.parametrize("pages", PAGES, ids=lambda pages: pages.label)
+def test_the_bytes_of_many_records_are_read_as_by_the_reference(pages: Pages, hopper: torch.device) -> None:
+    generator = torch.Generator().manual_seed(4)
+    filled = torch.randint(0, 256, pages.make().shape, dtype=torch.uint8, generator=generator)
+    slots = torch.randint(-1, pages.entries * pages.num_pages, (33_001,), generator=generator)
+    parts = kernels.gather_parts(pages.view(filled.to(hopper)), slots.to(hopper), pages.record_format)
+    for made, wanted in zip(parts, reference.gather_parts(pages.view(filled), slots, pages.record_format), strict=True):
+        assert torch.equal(made.cpu(), wanted)
+
+
+@pytest.mark.gpu
+@pytest.mark.sm90
 @pytest.mark.parametrize("pages", PAGES[:3], ids=lambda pages: pages.label)
 def test_slots_beyond_the_view_store_nothing_and_read_zeros(pages: Pages, hopper: torch.device) -> None:
     capacity = pages.entries * pages.num_pages

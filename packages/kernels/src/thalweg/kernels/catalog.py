@@ -70,6 +70,7 @@ from thalweg.kernels.sm90 import indexer as sm90_indexer
 from thalweg.kernels.sm90 import metadata as sm90_metadata
 from thalweg.kernels.sm90 import norm as sm90_norm
 from thalweg.kernels.sm90 import norm_rope as sm90_norm_rope
+from thalweg.kernels.sm90 import record_bytes as sm90_record_bytes
 from thalweg.kernels.sm90 import redistribute as sm90_redistribute
 from thalweg.kernels.sm90 import rope as sm90_rope
 from thalweg.kernels.sm90 import sampling_counts as sm90_sampling_counts
@@ -215,6 +216,7 @@ DEVICE_MODULES = (
     sm90_metadata,
     sm90_norm,
     sm90_norm_rope,
+    sm90_record_bytes,
     sm90_redistribute,
     sm90_rope,
     sm90_sampling_counts,

@@ -18,7 +18,7 @@ from thalweg.kernels.reference.drafting import (
 )
 from thalweg.kernels.registry import Implementation
 from thalweg.kernels.sm90.library import ARCHITECTURE, compiled, tilelang
-from thalweg.kernels.sm90.record_codecs import unit_dtype
+from thalweg.kernels.sm90.record_shape import unit_dtype
 from thalweg.kernels.sm90.tensors import check_device, check_integers, name_of, span
 
 THREADS = 256

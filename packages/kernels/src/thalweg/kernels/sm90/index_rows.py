@@ -3,6 +3,8 @@
 # mypy: disable-error-code="valid-type, name-defined, untyped-decorator"
 
 import functools
+import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -19,58 +21,57 @@ THREADS = 256
 @functools.cache
 def window_reads_kernel(width: int, ring_length: int, dtype: torch.dtype, architecture: str = ARCHITECTURE) -> Any:
     """The compiled kernel of `expand_window_reads`."""
-    T = tilelang().language
-    num_rows, num_slots = T.dynamic("T"), T.dynamic("num_slots")
+    T: Any = tilelang().language
 
-    @T.prim_func
-    def expand_window_reads(
-        reads: T.Tensor((num_rows, 2), name_of(dtype)), slots: T.Tensor((num_slots,), "int32")
-    ) -> None:
-        with T.Kernel(T.ceildiv(num_slots, THREADS), threads=THREADS) as block:
-            place = T.alloc_var("int32")
-            place = block * THREADS + T.get_thread_binding()
-            if place < num_slots:
-                row, column = T.alloc_var("int32"), T.alloc_var("int32")
-                row = T.truncdiv(place, width)
-                column = place - row * width
-                offset, slot = T.alloc_var("int32"), T.alloc_var("int32")
-                offset = T.cast(reads[row, 0], "int32")
-                slot = -1
-                if column < reads[row, 1]:
-                    slot = T.truncmod(offset, ring_length) + column
-                    slot = offset - T.truncmod(offset, ring_length) + T.truncmod(slot, ring_length)
-                slots[place] = slot
+    @T.macro
+    def slot_of(reads: Any, row: Any, column: Any) -> Any:
+        offset, slot = T.alloc_var("int32"), T.alloc_var("int32")
+        offset = T.cast(reads[row, 0], "int32")
+        slot = -1
+        if column < reads[row, 1]:
+            slot = T.truncmod(offset, ring_length) + column
+            slot = offset - T.truncmod(offset, ring_length) + T.truncmod(slot, ring_length)
+        return slot
 
-    return compiled(expand_window_reads, architecture)
+    return _expanding(2, width, dtype, slot_of, architecture)
 
 
 @functools.cache
 def window_pivots_kernel(width: int, dtype: torch.dtype, architecture: str = ARCHITECTURE) -> Any:
     """The compiled kernel of `expand_window_pivots`."""
-    T = tilelang().language
+    T: Any = tilelang().language
+
+    @T.macro
+    def index_of(pivots: Any, row: Any, column: Any) -> Any:
+        length, index = T.alloc_var("int32"), T.alloc_var("int32")
+        length = T.cast(pivots[row, 1], "int32")
+        index = -1
+        if column < length:
+            index = T.cast(pivots[row, 0], "int32") + column
+        elif column - length < pivots[row, 3]:
+            index = T.cast(pivots[row, 2], "int32") + column - length
+        return index
+
+    return _expanding(4, width, dtype, index_of, architecture)
+
+
+def _expanding(numbers: int, width: int, dtype: torch.dtype, index_of: Any, architecture: str) -> Any:
+    """The compiled kernel that makes `width` indices of every row of `numbers`; index_of: a macro, of one index."""
+    T: Any = tilelang().language
     num_rows, num_indices = T.dynamic("T"), T.dynamic("num_indices")
 
     @T.prim_func
-    def expand_window_pivots(
-        pivots: T.Tensor((num_rows, 4), name_of(dtype)), indices: T.Tensor((num_indices,), "int32")
+    def expand_rows(
+        rows: T.Tensor((num_rows, numbers), name_of(dtype)), indices: T.Tensor((num_indices,), "int32")
     ) -> None:
         with T.Kernel(T.ceildiv(num_indices, THREADS), threads=THREADS) as block:
-            place = T.alloc_var("int32")
+            place, row = T.alloc_var("int32"), T.alloc_var("int32")
             place = block * THREADS + T.get_thread_binding()
             if place < num_indices:
-                row, column = T.alloc_var("int32"), T.alloc_var("int32")
                 row = T.truncdiv(place, width)
-                column = place - row * width
-                length, index = T.alloc_var("int32"), T.alloc_var("int32")
-                length = T.cast(pivots[row, 1], "int32")
-                index = -1
-                if column < length:
-                    index = T.cast(pivots[row, 0], "int32") + column
-                elif column - length < pivots[row, 3]:
-                    index = T.cast(pivots[row, 2], "int32") + column - length
-                indices[place] = index
+                indices[place] = index_of(rows, row, place - row * width)
 
-    return compiled(expand_window_pivots, architecture)
+    return compiled(expand_rows, architecture)
 
 
 @functools.cache
@@ -111,10 +112,14 @@ def cat_indices_kernel(window: torch.dtype, compressed: torch.dtype, architectur
 
 @functools.cache
 def topk_slots_kernel(
-    entries: int, topk_dtype: torch.dtype, visible_dtype: torch.dtype, table_dtype: torch.dtype,
+    entries: int,
+    vector: int,
+    topk_dtype: torch.dtype,
+    visible_dtype: torch.dtype,
+    table_dtype: torch.dtype,
     architecture: str = ARCHITECTURE,
-) -> Any:  # fmt: skip
-    """The compiled kernel of `topk_to_slots`."""
+) -> Any:
+    """The compiled kernel of `topk_to_slots`; a thread takes `vector` columns of a row."""
     T = tilelang().language
     num_slots, num_rows, num_cells = T.dynamic("num_slots"), T.dynamic("num_rows"), T.dynamic("num_cells", "int64")
 
@@ -129,24 +134,25 @@ def topk_slots_kernel(
         table_width: T.int32,
         table_stride: T.int64,
     ) -> None:
-        with T.Kernel(T.ceildiv(num_slots, THREADS), threads=THREADS) as block:
-            place = T.alloc_var("int32")
+        with T.Kernel(T.ceildiv(num_slots, THREADS * vector), threads=THREADS) as block:
+            place, row, left, cell = (T.alloc_var("int32") for _ in range(4))
+            base = T.alloc_var("int64")
             place = block * THREADS + T.get_thread_binding()
-            if place < num_slots:
-                row, entry, cell, slot = (
-                    T.alloc_var("int32"),
-                    T.alloc_var("int32"),
-                    T.alloc_var("int32"),
-                    T.alloc_var("int32"),
-                )
-                row = T.truncdiv(place, width)
-                entry = T.cast(topk[place], "int32")
-                cell = T.truncdiv(entry, entries)
-                slot = -1
-                if place - row * width < visible[row] and entry >= 0 and cell < table_width:
-                    slot = T.cast(tables[T.truncdiv(row, queries) * table_stride + cell], "int32") * entries
-                    slot = slot + entry - cell * entries
-                slots[place] = slot
+            if place * vector < num_slots:
+                given, made = T.alloc_local((vector,), name_of(topk_dtype)), T.alloc_local((vector,), "int32")
+                row = T.truncdiv(place * vector, width)
+                base = T.truncdiv(row, queries) * table_stride
+                left = T.cast(visible[row], "int32") - (place * vector - row * width)
+                for i in T.vectorized(vector):
+                    given[i] = topk[place * vector + i]
+                for i in T.unroll(vector):
+                    cell = T.cast(T.truncdiv(given[i], entries), "int32")
+                    made[i] = -1
+                    if i < left and given[i] >= 0 and cell < table_width:
+                        made[i] = T.cast(tables[base + cell], "int32") * entries
+                        made[i] = made[i] + T.cast(given[i], "int32") - cell * entries
+                for i in T.vectorized(vector):
+                    slots[place * vector + i] = made[i]
 
     return compiled(topk_to_slots, architecture)
 
@@ -190,22 +196,20 @@ def segments_kernel(dtype: torch.dtype, architecture: str = ARCHITECTURE) -> Any
 def expand_window_reads(window_reads: Tensor, window_size: int, ring_length: int) -> Tensor:
     """As the reference."""
     _check_columns("window_reads", window_reads, 2)
-    slots = torch.empty((window_reads.shape[0], window_size), dtype=torch.int32, device=window_reads.device)
-    if slots.numel():
-        kernel = window_reads_kernel(window_size, ring_length, window_reads.dtype)
-        with torch.cuda.device(slots.device):
-            kernel(window_reads.contiguous(), slots.view(-1))
-    return slots
+    return _expanded(window_reads, window_size, functools.partial(window_reads_kernel, window_size, ring_length))
 
 
 def expand_window_pivots(pivots: Tensor, width: int) -> Tensor:
     """As the reference."""
     _check_columns("pivots", pivots, 4)
-    indices = torch.empty((pivots.shape[0], width), dtype=torch.int32, device=pivots.device)
+    return _expanded(pivots, width, functools.partial(window_pivots_kernel, width))
+
+
+def _expanded(rows: Tensor, width: int, kernel_for: Callable[[torch.dtype], Any]) -> Tensor:
+    indices = torch.empty((rows.shape[0], width), dtype=torch.int32, device=rows.device)
     if indices.numel():
-        kernel = window_pivots_kernel(width, pivots.dtype)
         with torch.cuda.device(indices.device):
-            kernel(pivots.contiguous(), indices.view(-1))
+            kernel_for(rows.dtype)(rows.contiguous(), indices.view(-1))
     return indices
 
 
@@ -244,10 +248,11 @@ def topk_to_slots(topk: Tensor, visible_entries: Tensor, block_tables: Tensor, e
         return slots.fill_(-1)
     if slots.numel():
         tables = block_tables if block_tables.stride(1) == 1 else block_tables.contiguous()
-        kernel = topk_slots_kernel(entries_per_block, topk.dtype, visible_entries.dtype, tables.dtype)
+        vector = math.gcd(topk.shape[-1], 4)
+        kernel = topk_slots_kernel(entries_per_block, vector, topk.dtype, visible_entries.dtype, tables.dtype)
         queries = topk.shape[1] if topk.dim() == 3 else 1
         with torch.cuda.device(slots.device):
-            flat = (topk.reshape(-1), visible_entries.reshape(-1), span(tables), slots.view(-1))
+            flat = (_aligned(topk.reshape(-1)), visible_entries.reshape(-1), span(tables), slots.view(-1))
             kernel(*flat, topk.shape[-1], queries, tables.shape[1], tables.stride(0))
     return slots
 
@@ -270,6 +275,11 @@ def _check_columns(name: str, tensor: Tensor, columns: int) -> None:
         raise ConfigError(f"{name} are {tuple(tensor.shape)}; [rows, {columns}] is needed")
     check_integers(name, tensor)
     check_device(**{name: tensor})
+
+
+def _aligned(flat: Tensor) -> Tensor:
+    """The tensor, or a copy that begins where four of its elements can be read at once."""
+    return flat if flat.data_ptr() % (4 * flat.element_size()) == 0 else flat.clone()
 
 
 def _with_elements(indices: Tensor) -> Tensor:
@@ -296,7 +306,7 @@ COMPILE_EXAMPLES = {
     "expand_window_reads": functools.partial(window_reads_kernel, 128, 134, torch.int32),
     "expand_window_pivots": functools.partial(window_pivots_kernel, 128, torch.int32),
     "cat_kv_indices": functools.partial(cat_indices_kernel, torch.int32, torch.int32),
-    "topk_to_slots": functools.partial(topk_slots_kernel, 64, torch.int32, torch.int32, torch.int32),
+    "topk_to_slots": functools.partial(topk_slots_kernel, 64, 4, torch.int32, torch.int32, torch.int32),
     "segments_to_slots": functools.partial(segments_kernel, torch.int32),
 }
 """Kernels at the dimensions of the released model, by name; each takes an architecture."""

@@ -10,40 +10,49 @@ import torch
 from torch import Tensor
 
 from thalweg.interfaces import ConfigError
-from thalweg.kernels.reference.cache import check_view
 from thalweg.kernels.reference.norm_rope import check_norm_rope
 from thalweg.kernels.reference.record_format import RecordFormat
 from thalweg.kernels.registry import Implementation
-from thalweg.kernels.sm90.cache import pages_of, pools_of
 from thalweg.kernels.sm90.library import ARCHITECTURE, compiled, tilelang
-from thalweg.kernels.sm90.record_codecs import PART, RecordShape, codecs, lanes_of, record_shape, unit_dtype
-from thalweg.kernels.sm90.tensors import aligned_rows, check_device, check_integers, name_of, span
-
-THREADS = 256
+from thalweg.kernels.sm90.record_codecs import codecs
+from thalweg.kernels.sm90.record_lanes import Pages, lane_macros
+from thalweg.kernels.sm90.record_shape import (
+    HALF,
+    PART,
+    RESIDENT_BLOCKS,
+    THREADS,
+    RecordShape,
+    lanes_of,
+    pages_of,
+    stored_shape,
+    unit_dtype,
+)
+from thalweg.kernels.sm90.tensors import aligned_rows, check_device, name_of, span
 
 
 @functools.cache
 def _stages() -> SimpleNamespace:
-    """The macros. `values`: float32 [16] of this lane; lane: its place among the `lanes` that share the row."""
+    """The macros. values: float32 [16] of a lane; rounded: the same in bfloat16; lane: its place in the row."""
     T: Any = tilelang().language
-    code = codecs()
+    lanes = lane_macros()
 
     @T.macro
-    def round_part(values: Any) -> None:
-        rounded = T.alloc_local((PART,), "bfloat16")
-        for piece in T.unroll(4):
-            for i in T.vectorized(4):
-                rounded[4 * piece + i] = T.cast(values[4 * piece + i], "bfloat16")
+    def round_part(values: Any, rounded: Any) -> None:
+        lanes.round_to(values, PART, rounded)
         for i in T.unroll(PART):
             values[i] = T.cast(rounded[i], "float32")
 
     @T.macro
-    def norm(x: Any, part: Any, weight: Any, lane: Any, width: int, eps: Any, values: Any) -> None:
-        """values of a lane's part of x, normed and rounded to bfloat16."""
-        code.load_part(x, part, values)
+    def norm(x: Any, part: Any, weight: Any, lane: Any, width: int, eps: Any, values: Any, rounded: Any) -> None:
+        """A lane's part of x, normed."""
+        loaded, weights = T.alloc_local((1, PART), x.dtype), T.alloc_local((1, PART), weight.dtype)
+        lanes.fetch(x, part, PART, loaded, 0)
+        lanes.fetch(weight, T.min(lane, width // PART - 1), PART, weights, 0)
+        for i in T.unroll(PART):
+            values[i] = T.cast(loaded[0, i], "float32")
         if x.dtype != "bfloat16":
-            round_part(values)
-        square = T.alloc_var("float32")
+            round_part(values, rounded)
+        square, scale = T.alloc_var("float32"), T.alloc_var("float32")
         square = 0.0
         for i in T.unroll(PART):
             square = square + values[i] * values[i]
@@ -51,35 +60,26 @@ def _stages() -> SimpleNamespace:
             square = 0.0
         for step in T.unroll(lanes_of(width).bit_length() - 1):
             square = square + T.shfl_xor(square, T.shift_left(1, step))
-        scale = T.alloc_var("float32")
         scale = T.ieee_frsqrt(square / T.float32(width) + eps)
-        weights = T.alloc_local((PART,), "float32")
-        code.load_part(weight, T.min(lane, width // PART - 1), weights)
         for i in T.unroll(PART):
-            values[i] = values[i] * scale * weights[i]
-        round_part(values)
+            values[i] = values[i] * scale * T.cast(weights[0, i], "float32")
+        round_part(values, rounded)
 
     @T.macro
-    def rotate(cos: Any, sin: Any, row: Any, lane: Any, width: int, rope: int, values: Any) -> None:
-        """Turn the pairs of the last columns, without fused multiply-adds, and round to bfloat16."""
+    def rotate(cos: Any, sin: Any, row: Any, lane: Any, width: int, rope: int, values: Any, rounded: Any) -> None:
+        """Turn the pairs of the last columns, without fused multiply-adds, and round them to bfloat16."""
         first = (width - rope) // PART
         if lane >= first and lane < width // PART:
-            cosines, sines = T.alloc_local((PART // 2,), "float32"), T.alloc_local((PART // 2,), "float32")
-            place = T.alloc_var("int32")
-            place = (row * (rope // PART) + lane - first) * 2
-            for piece in T.unroll(2):
-                for i in T.vectorized(4):
-                    cosines[4 * piece + i] = cos[(place + piece) * 4 + i]
-                for i in T.vectorized(4):
-                    sines[4 * piece + i] = sin[(place + piece) * 4 + i]
-            for i in T.unroll(PART // 2):
-                a = T.alloc_var("float32")
-                b = T.alloc_var("float32")
+            cosines, sines = T.alloc_local((1, HALF), "float32"), T.alloc_local((1, HALF), "float32")
+            lanes.fetch(cos, row * (rope // PART) + lane - first, HALF, cosines, 0)
+            lanes.fetch(sin, row * (rope // PART) + lane - first, HALF, sines, 0)
+            a, b = T.alloc_var("float32"), T.alloc_var("float32")
+            for i in T.unroll(HALF):
                 a = values[2 * i]
                 b = values[2 * i + 1]
-                values[2 * i] = T.ieee_sub(T.ieee_mul(a, cosines[i]), T.ieee_mul(b, sines[i]))
-                values[2 * i + 1] = T.ieee_add(T.ieee_mul(a, sines[i]), T.ieee_mul(b, cosines[i]))
-        round_part(values)
+                values[2 * i] = T.ieee_sub(T.ieee_mul(a, cosines[0, i]), T.ieee_mul(b, sines[0, i]))
+                values[2 * i + 1] = T.ieee_add(T.ieee_mul(a, sines[0, i]), T.ieee_mul(b, cosines[0, i]))
+            round_part(values, rounded)
 
     return SimpleNamespace(norm=norm, rotate=rotate)
 
@@ -89,7 +89,7 @@ def norm_rope_kernel(
     width: int, rope: int, x_dtype: torch.dtype, weight_dtype: torch.dtype, architecture: str = ARCHITECTURE
 ) -> Any:
     """The compiled kernel that writes normed and rotated rows."""
-    T, code, stage = tilelang().language, codecs(), _stages()
+    T, stage = tilelang().language, _stages()
     num_elements, num_out = T.dynamic("num_elements", "int64"), T.dynamic("num_out", "int64")
     num_angles = T.dynamic("num_angles", "int64")
     lanes, per_block, parts = lanes_of(width), THREADS // lanes_of(width), width // PART
@@ -97,25 +97,25 @@ def norm_rope_kernel(
     @T.prim_func
     def norm_rope(
         x: T.Tensor((num_elements,), name_of(x_dtype)),
+        row_parts: T.int32,
         weight: T.Tensor((width,), name_of(weight_dtype)),
+        eps: T.float32,
         cos: T.Tensor((num_angles,), "float32"),
         sin: T.Tensor((num_angles,), "float32"),
         rotated: T.Tensor((num_out,), "bfloat16"),
         num_rows: T.int32,
-        row_parts: T.int32,
-        eps: T.float32,
     ) -> None:
         with T.Kernel(T.ceildiv(num_rows, per_block), threads=THREADS) as block:
             lane = T.get_thread_binding() % lanes
-            row = T.alloc_var("int32")
+            row, live, part = T.alloc_var("int32"), T.alloc_var("int32"), T.alloc_var("int64")
             row = block * per_block + T.get_thread_binding() // lanes
-            live = T.alloc_var("int32")
             live = T.min(row, num_rows - 1)
-            values = T.alloc_local((PART,), "float32")
-            stage.norm(x, T.cast(live, "int64") * row_parts + T.min(lane, parts - 1), weight, lane, width, eps, values)
-            stage.rotate(cos, sin, live, lane, width, rope, values)
+            part = T.cast(live, "int64") * row_parts + T.min(lane, parts - 1)
+            values, rounded = T.alloc_local((PART,), "float32"), T.alloc_local((PART,), "bfloat16")
+            stage.norm(x, part, weight, lane, width, eps, values, rounded)
+            stage.rotate(cos, sin, live, lane, width, rope, values, rounded)
             if row < num_rows and lane < parts:
-                code.store_part(rotated, T.cast(row, "int64") * parts + lane, values)
+                lane_macros().write(rotated, T.cast(row, "int64") * parts + lane, PART, rounded)
 
     return compiled(norm_rope, architecture)
 
@@ -130,47 +130,48 @@ def norm_rope_store_kernel(
     architecture: str = ARCHITECTURE,
 ) -> Any:
     """The compiled kernel that writes normed rows, and records of the rotated ones."""
-    T, code, stage = tilelang().language, codecs(), _stages()
+    T, stage = tilelang().language, _stages()
     num_elements, num_rows, num_out = T.dynamic("num_elements", "int64"), T.dynamic("n"), T.dynamic("num_out", "int64")
-    num_angles = T.dynamic("num_angles", "int64")
-    num_units, num_bytes = T.dynamic("num_units", "int64"), T.dynamic("num_bytes", "int64")
+    num_units, num_bytes, num_angles = (T.dynamic(name, "int64") for name in ("num_units", "num_bytes", "num_angles"))
     width, lanes, per_block, parts = shape.width, shape.lanes, THREADS // shape.lanes, shape.parts
 
     @T.prim_func
     def norm_rope_store(
         x: T.Tensor((num_elements,), name_of(x_dtype)),
+        row_parts: T.int32,
         weight: T.Tensor((width,), name_of(weight_dtype)),
+        eps: T.float32,
         cos: T.Tensor((num_angles,), "float32"),
         sin: T.Tensor((num_angles,), "float32"),
         normed: T.Tensor((num_out,), "bfloat16"),
         slots: T.Tensor((num_rows,), name_of(slots_dtype)),
         pool: T.Tensor((num_units,), name_of(unit_dtype(shape.unit))),
         pool_bytes: T.Tensor((num_bytes,), "uint8"),
-        row_parts: T.int32,
-        eps: T.float32,
         page_bytes: T.int64,
         entries: T.int32,
         capacity: T.int32,
     ) -> None:
         with T.Kernel(T.ceildiv(num_rows, per_block), threads=THREADS) as block:
+            T.annotate_min_blocks_per_sm(RESIDENT_BLOCKS)
             lane = T.get_thread_binding() % lanes
-            row = T.alloc_var("int32")
+            row, live, part = T.alloc_var("int32"), T.alloc_var("int32"), T.alloc_var("int64")
             row = block * per_block + T.get_thread_binding() // lanes
-            live = T.alloc_var("int32")
             live = T.min(row, num_rows - 1)
-            values, words = T.alloc_local((PART,), "float32"), T.alloc_local((4,), "int32")
-            scale = T.alloc_local((1,), "int32")
+            part = T.cast(live, "int64") * row_parts + T.min(lane, parts - 1)
+            values, rounded = T.alloc_local((PART,), "float32"), T.alloc_local((PART,), "bfloat16")
+            words, scale = T.alloc_local((1, 4), "int32"), T.alloc_local((1,), "int32")
             slot = T.alloc_var("int32")
             slot = -1
             if row < num_rows and lane < parts:
                 slot = T.cast(slots[row], "int32")
-            stage.norm(x, T.cast(live, "int64") * row_parts + T.min(lane, parts - 1), weight, lane, width, eps, values)
+            stage.norm(x, part, weight, lane, width, eps, values, rounded)
             if row < num_rows and lane < parts:
-                code.store_part(normed, T.cast(row, "int64") * parts + lane, values)
-            stage.rotate(cos, sin, live, lane, width, rope, values)
-            code.encode(shape, values, words, scale)
+                lane_macros().write(normed, T.cast(row, "int64") * parts + lane, PART, rounded)
+            stage.rotate(cos, sin, live, lane, width, rope, values, rounded)
+            codecs().encode(shape, values, words, scale)
             if slot >= 0 and slot < capacity:
-                code.write_record(shape, pool, pool_bytes, page_bytes, entries, slot, lane, words, scale)
+                pages = Pages(pool, pool_bytes, page_bytes, entries)
+                lane_macros().write_record(shape, pages, slot, lane, words, scale)
 
     return compiled(norm_rope_store, architecture)
 
@@ -180,10 +181,9 @@ def norm_rope(x: Tensor, weight: Tensor, eps: float, cos: Tensor, sin: Tensor) -
     rope = _checked(x, weight, cos, sin)
     rotated = torch.empty(x.shape, dtype=torch.bfloat16, device=x.device)
     if x.shape[0]:
-        x = aligned_rows(x, PART)
         kernel = norm_rope_kernel(x.shape[1], rope, x.dtype, weight.dtype)
         with torch.cuda.device(x.device):
-            kernel(span(x), weight.contiguous(), *_angles(cos, sin), rotated.view(-1), x.shape[0], _row_parts(x), eps)
+            kernel(*_inputs(x, weight, eps, cos, sin), rotated.view(-1), x.shape[0])
     return rotated
 
 
@@ -199,31 +199,14 @@ def norm_rope_store(
 ) -> Tensor:
     """As the reference; the rotated columns must be a multiple of 16, and a slot beyond the view stores nothing."""
     rope = _checked(x, weight, cos, sin)
-    check_view(view, record_format)
-    shape = record_shape(view, record_format)
-    check_integers("slots", slots)
-    if x.shape[1] != shape.width or slots.numel() != x.shape[0]:
-        raise ConfigError(
-            f"x is {tuple(x.shape)} for {slots.numel()} slots; records of {view.shape[3]} bytes need "
-            f"[{slots.numel()}, {shape.width}]"
-        )
+    shape = stored_shape("x", x, view, slots, record_format)
     check_device(x=x, view=view, slots=slots)
     normed = torch.empty(x.shape, dtype=torch.bfloat16, device=x.device)
     if x.shape[0]:
-        x = aligned_rows(x, PART)
         kernel = norm_rope_store_kernel(shape, rope, x.dtype, weight.dtype, slots.dtype)
         with torch.cuda.device(x.device):
-            kernel(
-                span(x),
-                weight.contiguous(),
-                *_angles(cos, sin),
-                normed.view(-1),
-                slots.reshape(-1).contiguous(),
-                *pools_of(view, shape),
-                _row_parts(x),
-                eps,
-                *pages_of(view),
-            )
+            where = (slots.reshape(-1).contiguous(), *pages_of(view, shape))
+            kernel(*_inputs(x, weight, eps, cos, sin), normed.view(-1), *where)
     return normed
 
 
@@ -231,19 +214,19 @@ def _checked(x: Tensor, weight: Tensor, cos: Tensor, sin: Tensor) -> int:
     """The rotated columns."""
     check_norm_rope(x, weight, cos, sin)
     lanes_of(x.shape[1])
-    if cos.shape[1] % (PART // 2):
-        raise ConfigError(f"cos has {cos.shape[1]} columns; kernels of sm90 turn a multiple of {PART // 2} pairs")
+    if cos.shape[1] % HALF:
+        raise ConfigError(f"cos has {cos.shape[1]} columns; kernels of sm90 turn a multiple of {HALF} pairs")
     check_device(x=x, weight=weight, cos=cos, sin=sin)
     return 2 * cos.shape[1]
 
 
-def _angles(cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
-    return cos.contiguous().view(-1), sin.contiguous().view(-1)
-
-
-def _row_parts(rows: Tensor) -> int:
-    """From row to row, in parts."""
-    return rows.stride(0) // PART
+def _inputs(
+    x: Tensor, weight: Tensor, eps: float, cos: Tensor, sin: Tensor
+) -> tuple[Tensor, int, Tensor, float, Tensor, Tensor]:
+    """What both kernels read; the number says how many parts lie between the starts of two rows."""
+    x = aligned_rows(x, PART)
+    angles = (cos.contiguous().view(-1), sin.contiguous().view(-1))
+    return span(x), x.stride(0) // PART, weight.contiguous(), eps, *angles
 
 
 IMPLEMENTATIONS = tuple(

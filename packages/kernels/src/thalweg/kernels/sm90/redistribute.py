@@ -19,16 +19,15 @@ from thalweg.kernels.registry import Implementation
 from thalweg.kernels.sm90.library import ARCHITECTURE, compiled, tilelang
 from thalweg.kernels.sm90.tensors import check_device, name_of
 
-THREADS = 1024
 WARP = 32
-WARPS = THREADS // WARP
+FEWEST_THREADS, MOST_THREADS = 128, 1024
 MOST_DRAFTS = 63
 """Survivals of one thread: it keeps them in registers, and the counts of a block fit 16 bits."""
 
 
 @functools.cache
 def redistribute_kernel(
-    draft_length: int, rows_per_thread: int, dtype: torch.dtype, architecture: str = ARCHITECTURE
+    draft_length: int, rows_per_thread: int, threads: int, dtype: torch.dtype, architecture: str = ARCHITECTURE
 ) -> Any:
     """The compiled kernel for previous_rows of a dtype; `rows_per_thread` neighbouring sequences are one thread's."""
     T = tilelang().language
@@ -41,7 +40,7 @@ def redistribute_kernel(
 
     @T.macro
     def block_sum(value: Any, sums: Any, turn: Any) -> Any:
-        """Over all threads; sums: [turns, WARPS] of which the next call must not take the same one."""
+        """Over all threads; sums: [turns, WARP] of which the next call must not take the same one."""
         warp = warp_sum(value)
         if T.get_thread_binding() % WARP == 0:
             sums[turn, T.get_thread_binding() // WARP] = warp
@@ -56,10 +55,15 @@ def redistribute_kernel(
         num_previous: T.int32,
         num_served: T.uint32,
     ) -> None:
-        with T.Kernel(1, threads=THREADS) as _:
+        with T.Kernel(1, threads=threads) as _:
             thread = T.get_thread_binding()
             keys = T.alloc_local((own,), "uint32")
-            sums = T.alloc_shared((6, WARPS), "uint32")
+            # Of warps that the block does not have, the sums stay zero.
+            sums = T.alloc_shared((6, WARP), "uint32")
+            for turn in T.unroll(-(-6 * WARP // threads)):
+                if turn * threads + thread < 6 * WARP:
+                    sums[(turn * threads + thread) // WARP, thread % WARP] = T.uint32(0)
+            T.sync_threads()
             sequence, row, survival = T.alloc_var("int32"), T.alloc_var("int32"), T.alloc_var("float32")
             bits = T.alloc_var("uint32")
             for turn in T.unroll(rows_per_thread):
@@ -161,13 +165,14 @@ def redistribute(total: int, previous_rows: Tensor, confidences: Tensor) -> Tens
     lengths = torch.ones(count, dtype=torch.int32, device=previous_rows.device)
     if count == 0 or draft_length == 0:
         return lengths
-    rows_per_thread = 1 << (-(-count // THREADS) - 1).bit_length()
+    threads = max(FEWEST_THREADS, min(1 << (count - 1).bit_length(), MOST_THREADS))
+    rows_per_thread = 1 << (-(-count // threads) - 1).bit_length()
     if rows_per_thread * draft_length > MOST_DRAFTS:
         raise ConfigError(
             f"{count} sequences with {draft_length} drafts would give a thread {rows_per_thread * draft_length}; "
-            f"kernels of sm90 take up to {MOST_DRAFTS} in each of {THREADS}"
+            f"kernels of sm90 take up to {MOST_DRAFTS} in each of {MOST_THREADS}"
         )
-    kernel = redistribute_kernel(draft_length, rows_per_thread, previous_rows.dtype)
+    kernel = redistribute_kernel(draft_length, rows_per_thread, threads, previous_rows.dtype)
     given = confidences.contiguous() if confidences.numel() else confidences.new_zeros(1, draft_length)
     with torch.cuda.device(lengths.device):
         kernel(previous_rows.contiguous(), given.view(-1), lengths, confidences.shape[0], total - count)
@@ -186,5 +191,5 @@ IMPLEMENTATIONS = (
     ),
 )
 
-COMPILE_EXAMPLES = {"redistribute": functools.partial(redistribute_kernel, 5, 1, torch.int32)}
+COMPILE_EXAMPLES = {"redistribute": functools.partial(redistribute_kernel, 5, 1, 1024, torch.int32)}
 """Kernels at the dimensions of the released model, by name; each takes an architecture."""
