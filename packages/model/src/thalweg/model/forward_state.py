@@ -6,18 +6,16 @@ import torch
 
 from thalweg.model.memory import AttentionMemory
 from thalweg.model.metadata import ForwardBatch
+from thalweg.model.pass_rotary import PassRotary
 from thalweg.model.rope import Rotary, RotaryTables
 from thalweg.model.target_features import TargetFeatures
 from thalweg.model.trace import Trace
 
 
-class ForwardState:
+class ForwardState(PassRotary[Rotary]):
     """Shared within one forward pass and dropped after it."""
 
     __slots__ = (
-        "_entry_rotary",
-        "_row_rotary",
-        "_tables",
         "batch",
         "blocks",
         "features",
@@ -35,6 +33,7 @@ class ForwardState:
         trace: Trace | None,
         features: TargetFeatures | None = None,
     ) -> None:
+        super().__init__(tables, batch.positions, memory)
         self.batch = batch
         self.memory = memory
         self.trace = trace
@@ -45,19 +44,3 @@ class ForwardState:
         """int32 [T, topk blocks] candidate blocks published by the candidate source."""
         self.latents: torch.Tensor | None = None
         """[E, D] normed, unrotated latents of the entries that the last KV source produced in this pass."""
-        self._tables = tables
-        self._row_rotary: dict[bool, Rotary] = {}
-        self._entry_rotary: dict[int, Rotary] = {}
-
-    def row_rotary(self, ratio: int) -> Rotary:
-        """The rotary table of the batch's own positions for layers of this ratio."""
-        kind = ratio > 0
-        if kind not in self._row_rotary:
-            self._row_rotary[kind] = self._tables.at(self.batch.positions, ratio)
-        return self._row_rotary[kind]
-
-    def entry_rotary(self, ratio: int) -> Rotary:
-        """The rotary table of the entries that this pass adds to streams of this ratio."""
-        if ratio not in self._entry_rotary:
-            self._entry_rotary[ratio] = self._tables.at(self.memory.entry_positions(ratio), ratio)
-        return self._entry_rotary[ratio]

@@ -10,6 +10,7 @@ from thalweg.kernels import BoundOps, ReadRows
 from thalweg.model.metadata import ForwardBatch
 from thalweg.model.native.memory import NativeMemory
 from thalweg.model.native.rope import DeviceRotaryTables, RotaryRows
+from thalweg.model.pass_rotary import PassRotary
 from thalweg.model.target_features import TargetFeatures
 from thalweg.model.trace import Trace
 
@@ -25,13 +26,10 @@ class Residual(NamedTuple):
     """The trunk read with these weights and normed by the next sub-layer's norm."""
 
 
-class NativeState:
+class NativeState(PassRotary[RotaryRows]):
     """Shared within one forward pass and dropped after it."""
 
     __slots__ = (
-        "_entry_rotary",
-        "_row_rotary",
-        "_tables",
         "batch",
         "blocks",
         "features",
@@ -51,6 +49,7 @@ class NativeState:
         trace: Trace | None = None,
         features: TargetFeatures | None = None,
     ) -> None:
+        super().__init__(tables, batch.positions, memory)
         self.ops = ops
         self.batch = batch
         self.memory = memory
@@ -62,22 +61,6 @@ class NativeState:
         """int32 [T, topk blocks] candidate blocks published by the candidate source."""
         self.latents: torch.Tensor | None = None
         """bfloat16 [E, D] normed, unrotated latents of the entries that the last KV source produced in this pass."""
-        self._tables = tables
-        self._row_rotary: dict[bool, RotaryRows] = {}
-        self._entry_rotary: dict[int, RotaryRows] = {}
-
-    def row_rotary(self, ratio: int) -> RotaryRows:
-        """The rotary rows of the batch's own positions for layers of this ratio."""
-        kind = ratio > 0
-        if kind not in self._row_rotary:
-            self._row_rotary[kind] = self._tables.at(self.batch.positions, ratio)
-        return self._row_rotary[kind]
-
-    def entry_rotary(self, ratio: int) -> RotaryRows:
-        """The rotary rows of the entries that this pass adds to streams of this ratio."""
-        if ratio not in self._entry_rotary:
-            self._entry_rotary[ratio] = self._tables.at(self.memory.entry_positions(ratio), ratio)
-        return self._entry_rotary[ratio]
 
     def record(self, name: str, layer: int, value: torch.Tensor) -> None:
         """Show a value to the trace, where there is one."""
