@@ -24,6 +24,8 @@ from thalweg.kernels.sm90.tensors import check_device, check_integers, span
 MAX_COLUMNS = 1 << 20
 THREADS = 512
 """Of a block, which has a row; two of them fit on a processor."""
+AHEAD = {1: 2, 2: 1}
+"""Flights of 8 loads that a thread waits for at a time, by the blocks for which a processor has registers."""
 KEPT = 3072
 """Chunks of 8 scores that a block has room for; rows where more may have selected scores take longer."""
 BINS, CHUNK, HOT = 2048, 8, 4096
@@ -34,9 +36,9 @@ def _shared_bytes() -> int:
     return 20 * KEPT + 8 * BINS + 2 * HOT + 6 * words + 20 * THREADS // 32 + 64
 
 
-def _entry() -> str:
+def _entry(ahead: int) -> str:
     """The source of the function that a kernel calls."""
-    body = f"thalweg::Topk<{THREADS}, {MAX_COLUMNS}, {KEPT}>"
+    body = f"thalweg::Topk<{THREADS}, {MAX_COLUMNS}, {KEPT}, {ahead}>"
     return (
         cuda_source("topk.cuh")
         + f"""
@@ -53,10 +55,10 @@ __device__ __forceinline__ void select_topk(const void* scores, const void* visi
 
 
 @functools.cache
-def topk_kernel(architecture: str = ARCHITECTURE) -> Any:
-    """The compiled kernel; rows, columns and k are arguments."""
+def topk_kernel(blocks_per_processor: int, architecture: str = ARCHITECTURE) -> Any:
+    """The compiled kernel for one or two blocks at a time; rows, columns and k are arguments."""
     T = tilelang().language
-    source, shared_bytes = _entry(), _shared_bytes()
+    source, shared_bytes = _entry(AHEAD[blocks_per_processor]), _shared_bytes()
     num_rows, num_scores, num_ids = T.dynamic("num_rows"), T.dynamic("num_scores", "int64"), T.dynamic("n", "int64")
 
     @T.prim_func
@@ -71,7 +73,7 @@ def topk_kernel(architecture: str = ARCHITECTURE) -> Any:
     ) -> None:
         with T.Kernel(num_rows, threads=THREADS):
             T.import_source(source)
-            T.annotate_min_blocks_per_sm(2)
+            T.annotate_min_blocks_per_sm(blocks_per_processor)
             memory = T.alloc_shared((shared_bytes,), "uint8")
             T.evaluate(
                 T.call_extern(
@@ -123,8 +125,10 @@ def _select(scores: Tensor, visible: Tensor, k: int, per_entry: int) -> Tensor:
         return ids
     if columns == 0:
         return ids.fill_(-1)
+    processors = torch.cuda.get_device_properties(scores.device).multi_processor_count
+    kernel = topk_kernel(1 if rows <= processors else 2)
     with torch.cuda.device(scores.device):
-        topk_kernel()(span(scores), visible.int().contiguous(), ids.view(-1), scores.stride(0), columns, k, per_entry)
+        kernel(span(scores), visible.int().contiguous(), ids.view(-1), scores.stride(0), columns, k, per_entry)
     return ids
 
 
@@ -144,5 +148,8 @@ IMPLEMENTATIONS = (
     _implementation("select_topk", select_topk),
     _implementation("select_candidate_blocks", select_candidate_blocks),
 )
-COMPILE_EXAMPLES: dict[str, Callable[[str], Any]] = {"select_topk": topk_kernel}
+COMPILE_EXAMPLES: dict[str, Callable[[str], Any]] = {
+    "select_topk": functools.partial(topk_kernel, 1),
+    "select_topk_of_many_rows": functools.partial(topk_kernel, 2),
+}
 """Kernels by name, to be compiled for an architecture without a GPU."""

@@ -3,8 +3,9 @@
 // One block takes a row. It reads the row once and keeps the largest score of each of some thousand subsets. The k-th
 // largest of those is a bound below the k-th largest score of all, and little more than k scores reach it. Chunks of 8
 // columns whose largest one does, which is known from the first reading, are read again, out of the L2 cache, and kept.
-// A histogram with one bin for each score gives the k-th largest itself. A bitmap of the kept chunks gives the place of
-// each in the order of columns, and sums of what each has give the places of what is written.
+// A histogram with one bin for each score gives the k-th largest itself; where its bins do not reach far enough, one of
+// all scores says where to look. A bitmap of the kept chunks gives the place of each in the order of columns, and sums
+// of what each has give the places of what is written.
 // Where the bound says too little to keep what reaches it, as among equal scores, chunks are read again in every step.
 //
 // Scores are compared as integers, magnitudes that are negative for negative scores, so that both zeros are equal.
@@ -13,13 +14,15 @@
 
 namespace thalweg {
 
-template <int THREADS, int MAX_COLUMNS, int KEPT>
+// AHEAD: flights of loads that a thread waits for at a time.
+template <int THREADS, int MAX_COLUMNS, int KEPT, int AHEAD>
 struct Topk : TopkMarked<THREADS, MAX_COLUMNS, KEPT> {
   using Block = TopkBlock<THREADS, MAX_COLUMNS, KEPT>;
-  using typename Block::Place;
+  using typename Block::Last;
+  using typename Block::Range;
   using typename Block::Shared;
-  using Block::BATCH, Block::before, Block::BINS, Block::count, Block::find, Block::FLIGHT, Block::GROUP_BITS;
-  using Block::GROUPS, Block::HOT, Block::largest, Block::selected, Block::write;
+  using Block::BATCH, Block::before, Block::BINS, Block::count, Block::find, Block::find_last, Block::FLIGHT;
+  using Block::GROUP_BITS, Block::GROUPS, Block::HOT, Block::largest, Block::selected, Block::write;
   using TopkMarked<THREADS, MAX_COLUMNS, KEPT>::select_marked;
 
   // Both larger halves of two words, as one word.
@@ -38,33 +41,50 @@ struct Topk : TopkMarked<THREADS, MAX_COLUMNS, KEPT> {
     return chunk_of(group / FLIGHT % THREADS, group / FLIGHT / THREADS, group % FLIGHT);
   }
 
+  static __device__ __forceinline__ void load_flight(const TopkRow& row, int flight, uint4 (&parts)[FLIGHT]) {
+#pragma unroll
+    for (int i = 0; i < FLIGHT; ++i)
+      parts[i] = __ldg(row.chunks + max(row.first, min(chunk_of(threadIdx.x, flight, i), row.past - 1)));
+  }
+
+  // The largest scores of a flight's groups, and those of all flights.
+  static __device__ __forceinline__ void note_flight(Shared& s, int flight, int shift, const uint32_t (&words)[FLIGHT],
+                                                     uint32_t (&best)[FLIGHT]) {
+    uint32_t pairs[FLIGHT / 2];
+#pragma unroll
+    for (int i = 0; i < FLIGHT / 2; ++i) pairs[i] = larger_halves(words[2 * i], words[2 * i + 1]);
+#pragma unroll
+    for (int i = 0; i < FLIGHT; ++i) best[i] = larger(best[i], words[i]);
+    const int place = flight * THREADS + threadIdx.x;
+    if (shift == 0) {
+      s.largest_of_flight[place] = {pairs[0], pairs[1], pairs[2], pairs[3]};
+    } else {
+      const uint32_t all = larger({pairs[0], pairs[1], pairs[2], pairs[3]});
+      s.largest[place] = larger_halves(all, all);
+    }
+  }
+
   // Note the largest score of each group. Of each place in a flight, the largest of all flights.
   static __device__ __forceinline__ void read_row(Shared& s, const TopkRow& row, int flights, int shift,
-                                                  uint32_t (&best)[FLIGHT / 2]) {
+                                                  uint32_t (&best)[FLIGHT]) {
+    uint4 parts[AHEAD][FLIGHT];
 #pragma unroll
-    for (int i = 0; i < FLIGHT / 2; ++i) best[i] = 0xFF80FF80u;
+    for (int j = 0; j < AHEAD; ++j)
+      if (j < flights) load_flight(row, j, parts[j]);
+#pragma unroll
+    for (int i = 0; i < FLIGHT; ++i) best[i] = 0xFF80FF80u;
 #pragma unroll 1
-    for (int flight = 0; flight < flights; ++flight) {
-      uint4 parts[FLIGHT];
+    for (int start = 0; start < flights; start += AHEAD) {
 #pragma unroll
-      for (int i = 0; i < FLIGHT; ++i)
-        parts[i] = __ldg(row.chunks + max(row.first, min(chunk_of(threadIdx.x, flight, i), row.past - 1)));
-      uint32_t words[FLIGHT];
+      for (int j = 0; j < AHEAD; ++j) {
+        const int flight = start + j;
+        if (flight >= flights) break;
+        uint32_t words[FLIGHT];
 #pragma unroll
-      for (int i = 0; i < FLIGHT; ++i)
-        words[i] = row.is_between(chunk_of(threadIdx.x, flight, i)) ? larger(parts[i]) : 0xFF80FF80u;
-      uint32_t pairs[FLIGHT / 2];
-#pragma unroll
-      for (int i = 0; i < FLIGHT / 2; ++i) {
-        pairs[i] = larger_halves(words[2 * i], words[2 * i + 1]);
-        best[i] = larger(best[i], pairs[i]);
-      }
-      const int place = flight * THREADS + threadIdx.x;
-      if (shift == 0) {
-        s.largest_of_flight[place] = {pairs[0], pairs[1], pairs[2], pairs[3]};
-      } else {
-        const uint32_t all = larger({pairs[0], pairs[1], pairs[2], pairs[3]});
-        s.largest[place] = larger_halves(all, all);
+        for (int i = 0; i < FLIGHT; ++i)
+          words[i] = row.is_between(chunk_of(threadIdx.x, flight, i)) ? larger(parts[j][i]) : 0xFF80FF80u;
+        if (flight + AHEAD < flights) load_flight(row, flight + AHEAD, parts[j]);
+        note_flight(s, flight, shift, words, best);
       }
     }
   }
@@ -96,13 +116,24 @@ struct Topk : TopkMarked<THREADS, MAX_COLUMNS, KEPT> {
     return most;
   }
 
-  // A bound below the k-th largest score: the k-th largest in `best` of all threads, if it is in reach of bins.
-  static __device__ __forceinline__ int bound(Shared& s, const uint32_t (&best)[FLIGHT / 2], int top, int k) {
-    // The first bin is for infinity, the last one for whatever is too far below.
+  // Count a largest score among those that give the bound. The first bin is for infinity, the last one for whatever is
+  // too far below.
+  static __device__ __forceinline__ void count_largest(Shared& s, uint32_t bits, int top) {
+    const int most = ordered(bits & 0xFFFF);
+    if (most >= LEAST) atomicAdd(&s.bound_bins[most > top ? 0 : min(top - most + 1, BINS - 1)], 1);
+  }
+
+  // A bound below the k-th largest score: the k-th largest in `best` of all threads, if it is in reach of bins. Halves
+  // of chunks are told apart only where k is so large that little would be left out else.
+  static __device__ __forceinline__ int bound(Shared& s, const uint32_t (&best)[FLIGHT], int top, int k, int chunks) {
+    if (2 * k > min(chunks, FLIGHT * THREADS)) {
+#pragma unroll 1
+      for (int half = 0; half < 2; ++half)
 #pragma unroll
-    for (int i = 0; i < FLIGHT; ++i) {
-      const int most = ordered(i % 2 ? best[i / 2] >> 16 : best[i / 2] & 0xFFFF);
-      if (most >= LEAST) atomicAdd(&s.bound_bins[most > top ? 0 : min(top - most + 1, BINS - 1)], 1);
+        for (int i = 0; i < FLIGHT; ++i) count_largest(s, best[i] >> 16 * half, top);
+    } else {
+#pragma unroll
+      for (int i = 0; i < FLIGHT; ++i) count_largest(s, larger_halves(best[i], best[i]), top);
     }
     __syncthreads();
     int unused;
@@ -190,44 +221,46 @@ struct Topk : TopkMarked<THREADS, MAX_COLUMNS, KEPT> {
   static __device__ __forceinline__ void body(const TopkArguments& a, void* memory) {
     Shared& s = *reinterpret_cast<Shared*>(memory);
     const TopkRow row(a, blockIdx.x);
-    int* ids = a.ids + (long long)blockIdx.x * a.k;
-    const int flights = row.past > row.first ? (row.past + FLIGHT * THREADS - 1) / (FLIGHT * THREADS) : 0;
-    const int shift = flights * FLIGHT * THREADS > GROUPS ? GROUP_BITS : 0, num_words = (row.num_chunks + 31) / 32;
     reinterpret_cast<int4*>(s.bins)[threadIdx.x] = reinterpret_cast<int4*>(s.bound_bins)[threadIdx.x] = {0, 0, 0, 0};
-#pragma unroll 1
-    for (int i = threadIdx.x; i < num_words; i += THREADS) s.words[i] = 0;
     if (threadIdx.x == 0) {
       s.num_hot = s.num_kept = 0;
       s.found[0] = s.found[1] = -1;
     }
-    uint32_t best[FLIGHT / 2];
+    int* ids = a.ids + (long long)blockIdx.x * a.k;
+    const int flights = row.past > row.first ? (row.past + FLIGHT * THREADS - 1) / (FLIGHT * THREADS) : 0;
+    const int shift = flights * FLIGHT * THREADS > GROUPS ? GROUP_BITS : 0, num_words = (row.num_chunks + 31) / 32;
+#pragma unroll 1
+    for (int i = threadIdx.x; i < num_words; i += THREADS) s.words[i] = 0;
+    uint32_t best[FLIGHT];
     read_row(s, row, flights, shift, best);
-    const int top = largest(s, largest_finite(row, flights, larger({best[0], best[1], best[2], best[3]})));
-    const int least = bound(s, best, top, a.k);
+    uint32_t most = best[0];
+#pragma unroll
+    for (int i = 1; i < FLIGHT; ++i) most = larger(most, best[i]);
+    const int top = largest(s, largest_finite(row, flights, most));
+    const int least = bound(s, best, top, a.k, row.num_chunks);
     list_hot(s, flights, shift, least);
     __syncthreads();
     if (s.num_hot > HOT) mark_all(s, row, num_words);
     else keep_hot(s, row, shift, least);
     __syncthreads();
-    if (s.num_hot > HOT || s.num_kept > KEPT || !select_kept(s, row, ids, a.k, least, top, num_words))
-      select_marked(s, row, ids, a.k, least, top, num_words);
+    if (s.num_hot > HOT || s.num_kept > KEPT) select_marked(s, row, ids, a.k, least, top, num_words);
+    else select_kept(s, row, ids, a.k, least, top, num_words);
   }
 
-  // Select among chunks that were kept; whether the last score is in reach of bins.
-  static __device__ __forceinline__ bool select_kept(Shared& s, const TopkRow& row, int* ids, int k, int least, int top,
+  // Select among chunks that were kept.
+  static __device__ __forceinline__ void select_kept(Shared& s, const TopkRow& row, int* ids, int k, int least, int top,
                                                      int num_words) {
     const int kept = s.num_kept, own_words = (num_words + THREADS - 1) / THREADS;
-#pragma unroll 1
-    for (int i = threadIdx.x; i < kept; i += THREADS) count(s, s.parts[i], least, top, true);
     int marked = 0, marked_before;
 #pragma unroll 1
     for (int i = 0; i < own_words; ++i) {
       const int word = threadIdx.x * own_words + i;
       if (word < num_words) marked += __popc(s.words[word]);
     }
-    __syncthreads();
-    const Place place = find(s, 1, s.bins, k, marked, marked_before);
-    if (place.bin < 0 && top - BINS + 1 >= least) return false;
+    const Last last = find_last(s, k, least, top, row.visible <= k, marked, marked_before, [&](const Range& range) {
+#pragma unroll 1
+      for (int i = threadIdx.x; i < kept; i += THREADS) count(s, s.parts[i], range);
+    });
 #pragma unroll 1
     for (int i = 0; i < own_words; ++i) {
       const int word = threadIdx.x * own_words + i;
@@ -236,13 +269,11 @@ struct Topk : TopkMarked<THREADS, MAX_COLUMNS, KEPT> {
       marked_before += __popc(s.words[word]);
     }
     __syncthreads();
-    const int last = place.bin < 0 ? least : place.bin == 0 ? INFINITE : top - place.bin + 1;
-    const int room = place.bin < 0 ? k : k - place.above;  // for scores that equal the last one
 #pragma unroll 1
     for (int i = threadIdx.x; i < kept; i += THREADS) {
       const int chunk = s.chunks[i], word = chunk / 32;
       const int rank = s.words_before[word] + __popc(s.words[word] & ((1u << chunk % 32) - 1));
-      const uint2 bits = selected(s.parts[i], last);
+      const uint2 bits = selected(s.parts[i], last.score);
       s.ordered_chunks[rank] = chunk;
       s.ordered_bits[rank] = bits.x | bits.y << 8;
     }
@@ -258,10 +289,9 @@ struct Topk : TopkMarked<THREADS, MAX_COLUMNS, KEPT> {
 #pragma unroll 1
     for (int i = first; i < min(first + own_chunks, kept); ++i) {
       const uint32_t bits = s.ordered_bits[i];
-      write(row, ids, s.ordered_chunks[i], {bits & 0xFF, bits >> 8}, at, room);
+      write(row, ids, s.ordered_chunks[i], {bits & 0xFF, bits >> 8}, at, last.room);
     }
-    for (int i = total.x + min(total.y, room) + threadIdx.x; i < k; i += THREADS) ids[i] = -1;
-    return true;
+    for (int i = total.x + min(total.y, last.room) + threadIdx.x; i < k; i += THREADS) ids[i] = -1;
   }
 };
 

@@ -100,12 +100,52 @@ struct TopkBlock {
     return __reduce_max_sync(~0u, threadIdx.x % 32 < WARPS ? s.most[threadIdx.x % 32] : NOTHING);
   }
 
-  // Count a chunk's scores from `least` to `top`, and those above it in the first bin if that is wanted.
-  static __device__ __forceinline__ void count(Shared& s, const uint4& chunk, int least, int top, bool has_above) {
+  // Scores from `least` on: those above `top` are counted in the first bin, 2^shift others in each of the next ones.
+  struct Range {
+    int least;
+    int top;
+    int shift;
+  };
+  // With this shift, bins reach from infinity to the lowest finite score.
+  static constexpr int COARSE = 5;
+  static_assert((INFINITE - LEAST >> COARSE) + 1 < BINS);
+
+  static __device__ __forceinline__ void count(Shared& s, const uint4& chunk, const Range& range) {
 #pragma unroll 1
-    for (uint32_t left = at_least(chunk, score_pair(least)); left; left &= left - 1) {
-      const int score = score_of(chunk, __ffs(left) - 1), bin = score > top ? 0 : top - score + 1;
-      if (bin < BINS && (bin > 0 || has_above)) atomicAdd(&s.bins[bin], 1);
+    for (uint32_t left = at_least(chunk, score_pair(range.least)); left; left &= left - 1) {
+      const int score = score_of(chunk, __ffs(left) - 1);
+      const int bin = score > range.top ? 0 : (range.top - score >> range.shift) + 1;
+      if (bin < BINS) atomicAdd(&s.bins[bin], 1);
+    }
+  }
+
+  // The last score that is selected, and how many that equal it are.
+  struct Last {
+    int score;
+    int room;
+  };
+
+  // Bins hold none at first; `count_all` counts what there is in a range. Single scores from `top` down are tried
+  // first. Where the k-th largest is further down than bins reach, a coarse count finds among which few scores it is.
+  // `is_all`: there are no more than k scores, so that none need be counted. Sums of `marked` come out as by `find`.
+  template <class Counter>
+  static __device__ __forceinline__ Last find_last(Shared& s, int k, int least, int top, bool is_all, int marked,
+                                                   int& marked_before, const Counter& count_all) {
+    Range range{least, top, 0};
+#pragma unroll 1
+    for (bool is_first = true;; is_first = false) {
+      if (!is_all) count_all(range);
+      __syncthreads();
+      const Place place = find(s, 1, s.bins, k, marked, marked_before);
+      if (place.bin >= 0 && range.shift == 0)
+        return {place.bin == 0 ? INFINITE : range.top - place.bin + 1, k - place.above};
+      if (place.bin < 0 && (is_all || !is_first || top - BINS + 1 < least)) return {least, k};
+      if (is_first) range = {least, INFINITE, COARSE};
+      else range = {least, INFINITE - (place.bin - 1 << COARSE), 0};
+      __syncthreads();
+      reinterpret_cast<int4*>(s.bins)[threadIdx.x] = {0, 0, 0, 0};
+      if (threadIdx.x == 0) s.found[1] = -1;
+      __syncthreads();
     }
   }
 

@@ -7,49 +7,21 @@ namespace thalweg {
 template <int THREADS, int MAX_COLUMNS, int KEPT>
 struct TopkMarked : TopkBlock<THREADS, MAX_COLUMNS, KEPT> {
   using Block = TopkBlock<THREADS, MAX_COLUMNS, KEPT>;
-  using typename Block::Place;
+  using typename Block::Last;
+  using typename Block::Range;
   using typename Block::Shared;
-  using Block::before, Block::BINS, Block::count, Block::find, Block::largest, Block::selected, Block::write;
+  using Block::before, Block::count, Block::find_last, Block::selected, Block::write;
 
   // Select among all chunks that are marked, reading them again in every step.
   static __device__ __noinline__ void select_marked(Shared& s, const TopkRow& row, int* ids, int k, int least, int top,
                                                     int num_words) {
-    int rank = k, last = least, room = k;
-    for (bool is_first = true; top >= least; is_first = false) {
-      __syncthreads();
-      for (int i = threadIdx.x; i < BINS; i += THREADS) s.bins[i] = 0;
-      if (threadIdx.x == 0) s.found[1] = -1;
-      __syncthreads();
+    int unused;
+    const Last last = find_last(s, k, least, top, row.visible <= k, 0, unused, [&](const Range& range) {
       for (int word = threadIdx.x; word < num_words; word += THREADS)
         for (uint32_t left = s.words[word]; left; left &= left - 1)
-          count(s, row.load(word * 32 + __ffs(left) - 1), least, top, is_first);
-      __syncthreads();
-      int unused;
-      const Place place = find(s, 1, s.bins, rank, 0, unused);
-      if (place.bin >= 0) {
-        last = place.bin == 0 ? INFINITE : top - place.bin + 1;
-        room = rank - place.above;
-        break;
-      }
-      rank -= place.above;
-      top = largest_below(s, row, top - BINS + 2, num_words);
-    }
-    write_marked(s, row, ids, k, last, room, num_words);
-  }
-
-  static __device__ __forceinline__ int largest_below(Shared& s, const TopkRow& row, int limit, int num_words) {
-    int most = NOTHING;
-    for (int word = threadIdx.x; word < num_words; word += THREADS) {
-      for (uint32_t left = s.words[word]; left; left &= left - 1) {
-        const uint4 chunk = row.load(word * 32 + __ffs(left) - 1);
-#pragma unroll
-        for (int i = 0; i < CHUNK; ++i) {
-          const int score = score_of(chunk, i);
-          if (score < limit) most = max(most, score);
-        }
-      }
-    }
-    return largest(s, most);
+          count(s, row.load(word * 32 + __ffs(left) - 1), range);
+    });
+    write_marked(s, row, ids, k, last.score, last.room, num_words);
   }
 
   static __device__ __forceinline__ void write_marked(Shared& s, const TopkRow& row, int* ids, int k, int last,
