@@ -1,10 +1,11 @@
 """How often another arithmetic finds another likeliest token, on the small trained model and its own kind of text.
 
 Every step is teacher-forced: 200 excerpts of this repository, of which each position is judged. The measure is exact
-arithmetic (float64 between the roundings of the model). Beside it: float32 on the CPU; float64 whose matrix products
-are off by 2^-k of a row's size, which says how accurate sums must be for the same tokens; where there is a GPU, the
-kernels of prefill and of decode instead. A gap is that between the two likeliest tokens of exact arithmetic, in
-spacings (ulp) of bfloat16 at the larger one. `--smoke` takes two excerpts.
+arithmetic (float64 between the roundings of the model). Beside it: float32 on the CPU; float64 whose attention rounds
+probabilities to bfloat16, as kernels on tensor cores do; float64 whose matrix products are off by 2^-k of a row's size,
+which says how accurate sums must be for the same tokens; where there is a GPU, the kernels of prefill and of decode
+instead. A gap is that between the two likeliest tokens of exact arithmetic, in spacings (ulp) of bfloat16 at the larger
+one. `--smoke` takes two excerpts.
 """
 
 from __future__ import annotations
@@ -51,6 +52,28 @@ class InexactProducts:
         product = function(*args)
         noise = torch.randn(product.shape, generator=self._generator, dtype=product.dtype)
         return product + self._size * product.square().mean(-1, keepdim=True).sqrt() * noise
+
+
+class RoundedProbabilities:
+    """The CPU's ops, with the probabilities of attention rounded to bfloat16 before they meet the values."""
+
+    def __init__(self) -> None:
+        self._ops = bind("cpu")
+
+    def __getattr__(self, op: str) -> Callable[..., Any]:
+        return cast("Callable[..., Any]", getattr(self._ops, op))
+
+    def sparse_attention(
+        self, q: torch.Tensor, keys: torch.Tensor, indices: torch.Tensor, sink: torch.Tensor, scale: float
+    ) -> torch.Tensor:
+        """As the op, for rows that have a key."""
+        own = keys[indices.clamp(min=0)]
+        logits = torch.einsum("nhd,nkd->nhk", q, own) * scale
+        logits = logits.masked_fill(indices[:, None] < 0, -torch.inf)
+        level = logits.amax(-1, keepdim=True)
+        probabilities = torch.exp(logits - level)
+        total = probabilities.sum(-1, keepdim=True) + torch.exp(sink[:, None] - level)
+        return torch.einsum("nhk,nkd->nhd", probabilities.bfloat16().type_as(q), own) / total
 
 
 class PagedSteps:
@@ -138,6 +161,7 @@ def measured(tokens: torch.Tensor, sum_bits: Sequence[int]) -> list[Row]:
         require_gpu()
         steps = PagedSteps(tokens, "sm90", torch.device("cuda"))
         return [*rows, against("GPU, prefill", exact, steps.prefill()), against("GPU, decode", exact, steps.decode())]
+    rows.append(against("probabilities in bfloat16", exact, on_cpu(tokens, ops=RoundedProbabilities())))
     for bits in sum_bits:
         rows.append(against(f"products off by 2^-{bits}", exact, on_cpu(tokens, ops=InexactProducts(2.0**-bits))))
     return rows
