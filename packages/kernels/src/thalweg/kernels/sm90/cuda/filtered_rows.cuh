@@ -74,12 +74,11 @@ struct FilteredRows {
     Kept is_kept = {-INFINITY, count};
     double log_total = 0;
     if (is_active) {
-      const int unit = 52 - (32 - __clz(a.vocabulary - 1));  // so that sums of a row fit into float64
-      Finder finder(s.search, slice, filters, top, unit);
+      Finder finder(s.search, slice, filters, top, a.vocabulary, rank);
       const Bound bound = finder.find();
       is_kept.last = bound.last;
-      if (bound.kept_ties < bound.ties) is_kept.end = finder.end_of_ties(bound, rank);
-      log_total = static_cast<double>(top) + log(static_cast<double>(bound.mass) * exp2(-static_cast<double>(unit)));
+      if (bound.kept_ties < bound.ties) is_kept.end = finder.end_of_ties(bound);
+      log_total = static_cast<double>(top) + log(finder.in_shares(bound.mass));
     } else if (TEMPERS) {
       log_total = log_of_sum(s, slice, top);
     }
@@ -147,7 +146,7 @@ struct FilteredRows {
     const bool keeps_ties = is_kept.end >= slice.count;
     if constexpr (DRAWS) {
       int* token = static_cast<int*>(a.out) + row;
-      const typename Draws::Row here = {slice, first, rank, log_total};
+      const typename Draws::Row here = {slice, first, rank, Logprob(log_total)};
       const u64 stream = stream_of(a.seeds[row], a.positions[row], FRESH_CASE);
       // All blocks of a cluster meet in a draw, wherever each of them is.
       if (MAKE == COUPLED) Draws::race(s.draw, here, is_kept, stream, token);
@@ -166,9 +165,10 @@ struct FilteredRows {
         if (!is_kept(i, slice.at(i))) to[i] = -INFINITY;
     } else if constexpr (MAKE == LOGPROBS) {
       float* to = static_cast<float*>(a.out) + row * a.out_stride + first;
+      const Logprob logprob(log_total);
       const auto write_kept = [&](const auto& filter) {
         Copies::write(slice, to, [&](int i, float x) {
-          const float t = slice.temper(x), value = logprob(t, log_total);
+          const float t = slice.temper(x), value = logprob(t);
           return filter(i, t) ? value : -INFINITY;
         });
       };

@@ -1,7 +1,7 @@
 // What threads that share a row do together: integers in the order of floats; sums and extremes over a warp, a block, or
 // all blocks of a cluster.
 #pragma once
-#include "cluster.cuh"
+#include "instructions.cuh"
 
 namespace thalweg {
 

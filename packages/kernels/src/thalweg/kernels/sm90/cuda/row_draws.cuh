@@ -17,9 +17,19 @@ struct AllKept {
   __device__ __forceinline__ bool operator()(int, float t) const { return t >= last; }
 };
 
-__device__ __forceinline__ float logprob(float t, double log_total) {
-  return static_cast<float>(static_cast<double>(t) - log_total);
-}
+// Log-probabilities: values less the log of what all kept tokens weigh, which is the sum of two floats. All but exact: what
+// the first difference loses goes into the second one.
+struct Logprob {
+  float high, low;
+
+  __device__ __forceinline__ explicit Logprob(double log_total)
+      : high(static_cast<float>(log_total)), low(static_cast<float>(log_total - static_cast<double>(high))) {}
+
+  __device__ __forceinline__ float operator()(float t) const {
+    const float difference = __fsub_rn(t, high), lost = __fsub_rn(t, __fadd_rn(difference, high));
+    return __fadd_rn(difference, fmaxf(__fsub_rn(lost, low), -1.0f));  // NaN, of infinite differences, becomes -1
+  }
+};
 
 template <int WARPS>
 struct DrawShared {
@@ -35,11 +45,11 @@ struct RowDraws {
   using Shared = DrawShared<Team::WARPS>;
   static constexpr u32 NONE = 0xFFFFFFFFu;
 
-  // Where to draw: the part of the row, its first column, the block's rank, log of what all kept tokens weigh.
+  // Where to draw: the part of the row, its first column, the block's rank.
   struct Row {
     const Slice& slice;
     int first, rank;
-    double log_total;
+    Logprob logprob;
   };
 
   // Weights of the four columns of a quad.
@@ -56,7 +66,7 @@ struct RowDraws {
     if (kept[0] || kept[1] || kept[2] || kept[3]) {
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
-        const float weight = expf(logprob(t[j], row.log_total));
+        const float weight = expf(row.logprob(t[j]));
         w[j] = kept[j] ? weight : 0.0f;
       }
     }
@@ -92,7 +102,7 @@ struct RowDraws {
     u32 id = NONE;
     row.slice.template each<THREADS>([&](int i, float t) {
       if (!is_kept(i, t)) return;
-      const float w = expf(logprob(t, row.log_total));
+      const float w = expf(row.logprob(t));
       if (!(w > 0)) return;
       const u64 z = splitmix(stream + static_cast<u64>(row.first + i) * GAMMA);
       const float rough = -log1pf(-static_cast<float>(z >> 11) * 0x1p-53f) / w;

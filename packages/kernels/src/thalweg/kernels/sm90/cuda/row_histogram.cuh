@@ -1,8 +1,7 @@
 // A row in the shared memory of a cluster, and how many of its values lie in which narrow range.
 //
-// Ranges are of equal width from the largest value on, as long as a token there has a mass; or of the integers that order
-// values, to look closer at an interval of them. As the mass of a narrow range is its count times the mass of its middle,
-// counts tell nearly where the prefix that top-p keeps will end: a window of ranges around that is what must be sorted.
+// Counts tell nearly where the prefix ends that filters keep, as the mass of a narrow range is its count times the mass of
+// its middle. A window of ranges around that end is what must be looked at.
 #pragma once
 #include "row_block.cuh"
 
@@ -30,48 +29,72 @@ struct Slice {
   }
 };
 
-// An interval of keys, in BINS ranges that follow each other from the largest value on.
-template <int BINS>
-struct Ranges {
-  static constexpr float TWO_23 = 8388608.0f;
+constexpr int HISTOGRAM_BINS = 2048;
+
+// Ranges of values of equal width, from that of the largest value on. The last one has all that is smaller, and padding;
+// tokens there have no mass.
+struct Grid {
+  static constexpr float PER_UNIT = 64.0f, WIDTH = 0.015625f, REACH = 40.0f;
+  static constexpr float ROUND = 12582912.0f;  // its sum with a number is a whole number, in the last bits
+  float largest, lowest;
+  float top;  // place of the largest value
+
+  __device__ __forceinline__ explicit Grid(float l) : largest(l), lowest(__fsub_rn(l, REACH)), top(place(l)) {}
+
+  // Whether places are exact.
+  static __device__ __forceinline__ bool fits(float largest) { return fabsf(largest) < 32768.0f; }
+  static __device__ __forceinline__ float place(float t) { return __fmaf_rn(t, PER_UNIT, ROUND); }
+  // Of a value or of NaN, which comes behind all others.
+  __device__ __forceinline__ float clamped_place(float t) const { return place(fmaxf(t, lowest)); }
+  __device__ __forceinline__ int bin_of(float t) const {
+    return min(static_cast<int>(__float_as_uint(top) - __float_as_uint(clamped_place(t))), HISTOGRAM_BINS - 1);
+  }
+  __device__ __forceinline__ float place_of(int bin) const { return top - bin; }
+  __device__ __forceinline__ float middle_of(int bin) const { return (place_of(bin) - ROUND) * WIDTH; }
+  // Of a token in a range, nearly, as a share of the most probable one's mass.
+  __device__ __forceinline__ double share(int bin) const { return __expf(middle_of(bin) - largest); }
+};
+
+// Ranges of equal width of the integers that order values, in an interval of them.
+struct KeyRanges {
   u32 low, high;
   int shift;
-  bool is_linear;  // of values, from the largest on
-  float largest, slope;
+  float largest;  // of the row
 
-  // Keys of `low` to `high` themselves, in ranges as narrow as they can be.
+  // Divide the interval: ranges as narrow as can be.
   __device__ __forceinline__ void divide() {
     shift = 0;
-    while ((high - low) >> shift >= BINS) ++shift;
+    while ((high - low) >> shift >= HISTOGRAM_BINS) ++shift;
   }
-  __device__ __forceinline__ int linear(float t) const {
-    // Rounded to a whole number by an addition, which leaves it in the last bits.
-    const float place = __fmaf_rn(__fsub_rn(largest, t), slope, TWO_23);
-    return static_cast<int>(__float_as_uint(fminf(place, TWO_23 + (BINS - 1))) - 0x4B000000u);
+  // -1 = in none of them.
+  __device__ __forceinline__ int bin_of(float t) const {
+    const u32 key = key_of(t);
+    return key >= low && key <= high ? static_cast<int>((high - key) >> shift) : -1;
   }
-  __device__ __forceinline__ bool holds(u32 key) const { return key >= low && key <= high; }
-  // Of a token in a range, nearly, as a share of the most probable one's mass.
+  __device__ __forceinline__ u32 top_of(int bin) const { return high - (static_cast<u32>(bin) << shift); }
+  __device__ __forceinline__ u32 bottom_of(int bin) const {
+    const u64 reach = (static_cast<u64>(bin) + 1) << shift;
+    return high - low >= reach ? static_cast<u32>(high - reach + 1) : low;
+  }
+  // By its largest value, as others may be nothing beside that.
   __device__ __forceinline__ double share(int bin) const {
-    if (is_linear) return bin == BINS - 1 ? 0.0f : expf(-bin / slope);
-    const u32 below = static_cast<u32>(bin) << shift;  // by its largest value, as others may be nothing beside that
+    const u32 below = static_cast<u32>(bin) << shift;
     return expf(value_of(high - min(below, high - low)) - largest);
   }
 };
 
-// Values of neighbouring ranges, with what lies in ranges above them.
+// Neighbouring ranges, with what lies in ranges above them.
 struct Window {
-  u32 low, high;  // keys
+  int first_bin, last_bin;
   u32 count, above_count;
   double above_share;
 };
-
-constexpr int HISTOGRAM_BINS = 2048;
 
 template <int WARPS>
 struct HistogramShared {
   u32 slots32[WARPS];
   double slots_double[WARPS];
-  u32 rank, first_bin, last_bin, before_first, through_last, keys[2];
+  u32 rank, first_bin, last_bin, before_first, through_last;
   double share_before_first;
 };
 
@@ -80,8 +103,8 @@ struct Histogram {
   using Team = Cluster<THREADS, CLUSTER>;
   using Shared = HistogramShared<Team::WARPS>;
   static constexpr int BINS = HISTOGRAM_BINS, PER = BINS / THREADS;
-  static constexpr u32 ALL_LANES = 0xFFFFFFFFu;
-  using Ranges = thalweg::Ranges<BINS>;
+  static constexpr int OWNED = BINS / CLUSTER, ITEMS = OWNED / THREADS;  // by a block, by one of its threads
+  static_assert(ITEMS > 0);
 
   // What a thread knows of its ranges, PER in a row.
   struct Counts {
@@ -94,35 +117,51 @@ struct Histogram {
     for (int i = threadIdx.x; i < BINS; i += THREADS) bins[i] = 0;
   }
 
-  static __device__ __forceinline__ void count(u32* bins, const Slice& slice, const Ranges& ranges, float least) {
-    if (ranges.is_linear) {
-      slice.each<THREADS>([&](int, float t) {
-        if (t >= least) atomicAdd(&bins[ranges.linear(t)], 1u);
-      });
-    } else {
-      slice.each<THREADS>([&](int, float t) {
-        const u32 key = key_of(t);
-        if (ranges.holds(key)) atomicAdd(&bins[(ranges.high - key) >> ranges.shift], 1u);
-      });
+  static __device__ __forceinline__ void count(u32* bins, const Slice& slice, const Grid& grid) {
+    slice.each<THREADS>([&](int, float t) { atomicAdd(&bins[grid.bin_of(t)], 1u); });
+  }
+
+  static __device__ __forceinline__ void count(u32* bins, const Slice& slice, const KeyRanges& ranges) {
+    slice.each<THREADS>([&](int, float t) {
+      const int bin = t >= -INFINITY ? ranges.bin_of(t) : -1;
+      if (bin >= 0) atomicAdd(&bins[bin], 1u);
+    });
+  }
+
+  static __device__ __forceinline__ int owned_bin(int rank, int item) {
+    return rank * OWNED + item * THREADS + threadIdx.x;
+  }
+
+  // Counts of the whole row in place of those of a block, in all blocks, each of which adds up a part. Before and behind
+  // it the blocks have met.
+  static __device__ __forceinline__ void add_up(u32* bins, int rank) {
+    if constexpr (CLUSTER > 1) {
+#pragma unroll
+      for (int item = 0; item < ITEMS; ++item) {
+        u32* bin = bins + owned_bin(rank, item);
+        u32 sum = 0;
+#pragma unroll
+        for (int other = 0; other < CLUSTER; ++other) sum += *Team::of(bin, other);
+#pragma unroll
+        for (int other = 0; other < CLUSTER; ++other) *Team::of(bin, other) = sum;
+      }
+      Team::meet();
     }
   }
 
-  // Counts of the whole row, from those of all blocks; behind a meeting.
-  static __device__ __forceinline__ Counts gather(Shared& s, u32* bins, const Ranges& ranges) {
+  template <class Ranges>
+  static __device__ __forceinline__ Counts look(Shared& s, const u32* bins, const Ranges& ranges) {
     Counts counts = {};
-#pragma unroll
-    for (int rank = 0; rank < CLUSTER; ++rank) {
-      const uint4* words = reinterpret_cast<const uint4*>(Team::of(bins, rank)) + threadIdx.x * (PER / 4);
-#pragma unroll
-      for (int i = 0; i < PER / 4; ++i) {
-        const uint4 v = words[i];
-        counts.of[4 * i] += v.x;
-        counts.of[4 * i + 1] += v.y;
-        counts.of[4 * i + 2] += v.z;
-        counts.of[4 * i + 3] += v.w;
-      }
-    }
+    const uint4* words = reinterpret_cast<const uint4*>(bins) + threadIdx.x * (PER / 4);
     u32 own = 0;
+#pragma unroll
+    for (int i = 0; i < PER / 4; ++i) {
+      const uint4 v = words[i];
+      counts.of[4 * i] = v.x;
+      counts.of[4 * i + 1] = v.y;
+      counts.of[4 * i + 2] = v.z;
+      counts.of[4 * i + 3] = v.w;
+    }
 #pragma unroll
     for (int i = 0; i < PER; ++i) {
       own += counts.of[i];
@@ -134,6 +173,7 @@ struct Histogram {
   }
 
   // The rank at which the shares of larger values reach `share`, nearly; the last one if they do not.
+  template <class Ranges>
   static __device__ __forceinline__ u32 rank_of(Shared& s, const Counts& counts, const Ranges& ranges, double share) {
     if (threadIdx.x == 0) s.rank = share < 0 ? 0 : counts.total - 1;
     __syncthreads();
@@ -157,6 +197,7 @@ struct Histogram {
   }
 
   // The ranges that hold the ranks from `first` to `last`.
+  template <class Ranges>
   static __device__ __forceinline__ Window window(Shared& s, const Counts& counts, const Ranges& ranges, u32 first,
                                                   u32 last) {
     const int base = threadIdx.x * PER;
@@ -177,48 +218,8 @@ struct Histogram {
       }
     }
     __syncthreads();
-    find_keys(s, ranges);
-    return {s.keys[0], s.keys[1], s.through_last - s.before_first, s.before_first, s.share_before_first};
-  }
-
- private:
-  // The largest key whose value has a linear range from `bin` on, or the smallest one with a range up to it.
-  static __device__ __forceinline__ u32 edge(const Ranges& ranges, int bin, bool is_top) {
-    u32 low = key_of(-INFINITY), high = key_of(ranges.largest);  // low: in ranges behind; high: in ranges before
-    while (high - low > 1) {
-      const u64 width = high - low;
-      const u32 probe = low + static_cast<u32>(width * (Team::lane() + 1) / 33);
-      const int found = ranges.linear(value_of(probe));
-      const u32 behind = __popc(__ballot_sync(ALL_LANES, is_top ? found >= bin : found > bin));
-      const u32 first = low;
-      if (behind > 0) low = first + static_cast<u32>(width * behind / 33);
-      if (behind < 32) high = first + static_cast<u32>(width * (behind + 1) / 33);
-    }
-    return is_top ? low : high;
-  }
-
-  // Keys of the window from first_bin to last_bin, in s.keys: smallest, largest.
-  static __device__ __forceinline__ void find_keys(Shared& s, const Ranges& ranges) {
-    const int warp = Team::warp(), first = s.first_bin, last = s.last_bin;
-    if (warp == 0) {
-      u32 key = ranges.low;
-      if (ranges.is_linear) {
-        if (last < BINS - 1) key = max(key, edge(ranges, last, false));
-      } else {
-        const u64 reach = (static_cast<u64>(last) + 1) << ranges.shift;
-        if (ranges.high - ranges.low >= reach) key = static_cast<u32>(ranges.high - reach + 1);
-      }
-      if (Team::lane() == 0) s.keys[0] = key;
-    } else if (warp == 1) {
-      u32 key = ranges.high;
-      if (ranges.is_linear) {
-        if (first > 0) key = edge(ranges, first, true);
-      } else {
-        key = ranges.high - (static_cast<u32>(first) << ranges.shift);
-      }
-      if (Team::lane() == 0) s.keys[1] = key;
-    }
-    __syncthreads();
+    return {static_cast<int>(s.first_bin), static_cast<int>(s.last_bin), s.through_last - s.before_first,
+            s.before_first, s.share_before_first};
   }
 };
 

@@ -1,4 +1,4 @@
-// Blocks of a cluster: how they wait for each other, and where one finds what lies in the shared memory of another.
+// Instructions that CUDA C++ has no name for, those of a cluster of blocks among them.
 #pragma once
 
 namespace thalweg {
@@ -17,6 +17,13 @@ __device__ __forceinline__ T* peer(T* pointer, int rank) {
 __device__ __forceinline__ float larger_or_nan(float a, float b) {
   float result;
   asm("max.NaN.f32 %0, %1, %2;" : "=f"(result) : "f"(a), "f"(b));
+  return result;
+}
+
+// 2^x, with a relative error of about 2^-22.
+__device__ __forceinline__ float nearly_exp2(float x) {
+  float result;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
   return result;
 }
 
