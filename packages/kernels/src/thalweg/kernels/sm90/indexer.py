@@ -1,8 +1,8 @@
 """Index scores on Hopper: FP8 tensor cores on FP4 codes as they are, pages read in place.
 
 The body is CUDA C++ (cuda/indexer.cuh), which TileLang launches. TileLang cannot express it: accumulators of a product
-are one tile to it, not one per scale group; an operand in registers must have a layout of its own, which a row order
-that suits the banks is not; and a page is fetched in pieces of 1 KB, for which it has tensor maps, or 34 instructions.
+are one tile to it, not one per scale group; operands are made of FP4 codes by operations on whole words; and what is
+fetched next depends on lists that are looked up tiles ahead.
 """
 # Without postponed annotations: those of the kernel are its arguments' types to TileLang.
 # mypy: disable-error-code="valid-type, name-defined, untyped-decorator"
@@ -27,7 +27,7 @@ BLOCKS_PER_SM = 4
 ROWS = 8
 """Rows that share keys in rows, taken through a tile together."""
 UNIT, LISTED_UNIT = 16, 8
-"""Keys that must lie together, in a page and in a listed block."""
+"""Pages and listed blocks hold a multiple of so many keys."""
 SCORE_ALIGNMENT = 64
 """Rows of scores start so many elements apart, or a multiple, for those who read them in vectors."""
 
@@ -76,9 +76,8 @@ class ScoreShape:
     def shared_bytes(self) -> int:
         """What the body needs, and a little for alignment, which it checks."""
         groups = self.dim // 32
-        query = self.heads * (self.dim + 4 + 4 * groups) + 16
-        stage = TILE * (self.dim // 2 + groups) + 4 * 16 + (0 if self.entries else 16 * TILE // LISTED_UNIT)
-        return self.rows * (query + 4) + self.stages * (stage + 16) + 128
+        query = self.heads * (self.dim + 4 + 4 * groups)
+        return self.rows * (query + 4) + self.stages * TILE * (self.dim // 2 + groups) + 256
 
 
 def _entry(shape: ScoreShape) -> str:
@@ -97,8 +96,8 @@ __device__ __forceinline__ void index_scores(
                      static_cast<const __nv_bfloat16*>(head_weights), static_cast<const uint8_t*>(keys),
                      static_cast<const uint8_t*>(key_scales), static_cast<const int*>(tables),
                      static_cast<const int*>(begin), static_cast<const int*>(end), static_cast<const int*>(blocks),
-                     static_cast<__nv_bfloat16*>(scores), page_stride, num_keys, num_rows, table_width, listed, width,
-                     score_stride}},
+                     static_cast<__nv_bfloat16*>(scores), static_cast<uint32_t>(page_stride), num_keys, num_rows,
+                     table_width, listed, width, score_stride}},
       memory);
 }}
 """
@@ -308,10 +307,11 @@ def _check_whole(q: Tensor, **tensors: Tensor) -> None:
 
 
 def _check_pages(view: Tensor) -> None:
-    if view.shape[0] > 0 and (view.data_ptr() % 16 or view.stride(0) % 16):
+    stride = view.stride(0)
+    if view.shape[0] > 0 and (view.data_ptr() % 16 or stride % 16 or not 0 <= stride < 1 << 32):
         raise ConfigError(
-            f"view starts at address {view.data_ptr():#x} with pages {view.stride(0)} bytes apart; "
-            "multiples of 16 are required"
+            f"view starts at address {view.data_ptr():#x} with pages {stride} bytes apart; "
+            "multiples of 16 are required, the distance below 2^32"
         )
 
 

@@ -3,7 +3,7 @@
 // The grid stays: the tiles of keys of all rows are shared out evenly, each block taking neighbouring ones. Rows that
 // have the same keys (up to ROWS of them, as far as they stand in one group of ROWS) go through a tile together.
 #pragma once
-#include "score_plan.cuh"
+#include "score_loads.cuh"
 
 namespace thalweg {
 
@@ -13,157 +13,51 @@ struct Scores : ScorePlan<HEADS_, DIM_, ENTRIES_, BLOCK_, ROWS_, N_, STAGES_> {
   using typename Plan::Query;
   using typename Plan::Run;
   using typename Plan::Shared;
-  using Plan::HEADS, Plan::ENTRIES, Plan::BLOCK, Plan::ROWS, Plan::N, Plan::STAGES, Plan::GROUPS, Plan::KEY_BYTES;
-  using Plan::WARPS, Plan::IS_PAGED, Plan::IS_LISTED, Plan::UNIT, Plan::UNITS, Plan::SCALE_RUN, Plan::UNIT_SCALES;
-  using Plan::PIECE_BYTES, Plan::DATA_BYTES, Plan::HALF_SCALES, Plan::STAGE_BYTES, Plan::STAGES_AT, Plan::FULL_AT;
-  using Plan::EMPTY_AT, Plan::length, Plan::run_at, Plan::share;
+  using Plan::HEADS, Plan::ROWS, Plan::N, Plan::STAGES, Plan::GROUPS, Plan::KEY_BYTES, Plan::DATA_BYTES;
+  using Plan::STAGE_BYTES, Plan::STAGES_AT, Plan::length, Plan::run_at, Plan::share, Plan::swizzle;
+  static constexpr int HALF = TILE / 2, SIDE = 8;  // keys: of a half tile, and between the lane's two
 
-  // What a lane of the first warp loads: its unit of one tile after the other.
-  struct Loader {
-    const ScoreArguments& a;
-    uint32_t memory;
-    Run run;
-    int tile;
-    int left;
-    int block = -1;  // listed one, of the tile
-    int page = 0;
+  // Where a lane finds what it reads of the first stage: keys of a matrix of ldmatrix, scales of its own key.
+  struct Places {
+    uint32_t data;
+    uint32_t scales;
 
-    static constexpr unsigned LANES = UNITS == 32 ? ~0u : (1u << UNITS % 32) - 1;
-
-    __device__ __forceinline__ int first_entry() const {
-      const int column = tile * TILE + int(threadIdx.x) * UNIT;
-      if constexpr (IS_LISTED) return block * BLOCK + column % BLOCK;
-      return column;
-    }
-
-    // Fetch what the addresses of the tile depend on.
-    __device__ __forceinline__ void look_up() {
-      const int column = tile * TILE + int(threadIdx.x) * UNIT;
-      if (left <= 0) return;
-      if constexpr (IS_LISTED) {
-        const int place = column / BLOCK;
-        block = place < a.listed ? a.blocks[(long long)run.row * a.listed + place] : -1;
-        if (block < 0) return;
-      }
-      if constexpr (IS_PAGED) {
-        const int cell = first_entry() / ENTRIES;
-        if (cell < a.table_width) page = a.tables[(long long)run.row * a.table_width + cell];
-      }
-    }
-
-    // Keys of the unit that count.
-    __device__ __forceinline__ int keys() const {
-      const int entry = first_entry();
-      if constexpr (IS_LISTED) {
-        const int end = IS_PAGED ? min(a.end[run.row], a.table_width * ENTRIES) : a.end[run.row] - run.begin;
-        return block < 0 ? 0 : min(UNIT, end - entry);
-      }
-      return min(UNIT, (IS_PAGED ? min(run.keys, a.table_width * ENTRIES) : run.keys) - entry);
-    }
-
-    __device__ __forceinline__ void load(int stage) {
-      const int unit = threadIdx.x, entry = first_entry(), count = keys();
-      const uint32_t place = memory + STAGES_AT + stage * STAGE_BYTES, full = memory + FULL_AT + stage * 8;
-      const uint32_t data = place + unit * UNIT / PIECE * PIECE_BYTES + unit * UNIT % PIECE * KEY_BYTES;
-      const uint32_t scales = place + DATA_BYTES + unit * UNIT_SCALES;
-      if constexpr (IS_PAGED) {
-        const uint8_t* from = a.keys + page * a.page_stride;
-        const bool has_scales = unit * UNIT % SCALE_RUN == 0;
-        const int bytes = count <= 0 ? 0 : UNIT * KEY_BYTES + (has_scales ? SCALE_RUN * GROUPS : 0);
-        const int expected = __reduce_add_sync(LANES, bytes);
-        if (unit == 0) barrier_arrive_and_expect(full, expected);
-        if (count > 0) {
-          bulk_load(data, from + entry % ENTRIES * KEY_BYTES, UNIT * KEY_BYTES, full);
-          if (has_scales)
-            bulk_load(scales, from + ENTRIES * KEY_BYTES + entry % ENTRIES * GROUPS, SCALE_RUN * GROUPS, full);
-        }
-      } else {
-        load_rows(data, scales, run.begin + (long long)entry, count, full);
-      }
-    }
-
-    // The last scales of all may end inside of 16 bytes, and are then copied one by one.
-    __device__ __forceinline__ void load_rows(uint32_t data, uint32_t scales, long long key, int count, uint32_t full) {
-      count = max(0, min(count, int(min(a.num_keys - key, (long long)UNIT))));
-      const long long first = key * GROUPS / 16 * 16, past = (key + count) * GROUPS;
-      const long long whole = min((past + 15) / 16 * 16, a.num_keys * GROUPS / 16 * 16);
-      const int bytes = count ? max(0, int(whole - first)) : 0;
-      if (count)
-        for (long long i = first + bytes; i < past; ++i)
-          asm volatile("st.shared.b8 [%0], %1;" ::"r"(scales + uint32_t(i - first)), "r"(uint32_t(a.key_scales[i])));
-      const int expected = __reduce_add_sync(LANES, count * KEY_BYTES + bytes);
-      __syncwarp(LANES);
-      if (threadIdx.x == 0) barrier_arrive_and_expect(full, expected);
-      if (count) bulk_load(data, a.keys + key * KEY_BYTES, count * KEY_BYTES, full);
-      if (bytes) bulk_load(scales, a.key_scales + first, bytes, full);
-    }
-
-    __device__ __forceinline__ void advance() {
-      --left;
-      ++tile;
-      while (left > 0 && tile >= run.tiles()) {
-        run = run_at(a, run.row + run.rows);
-        tile = 0;
-      }
+    __device__ __forceinline__ explicit Places(uint32_t memory) {
+      const int lane = threadIdx.x % 32, first = threadIdx.x / 32 * 16, key = first + lane % 8, matrix = lane / 8;
+      data = memory + STAGES_AT + (key + matrix / GROUPS * SIDE) * KEY_BYTES + (matrix % GROUPS ^ swizzle(key)) * 16;
+      scales = memory + STAGES_AT + DATA_BYTES + (first + lane / 4) * GROUPS;
     }
   };
 
-  // Of the keys of half a tile, the two of a lane's quad: those of rows lane / 4 and lane / 4 + 8 of a warp's matrix.
-  static __device__ __forceinline__ int key_of(int matrix_row, int side) {
-    const int warp = threadIdx.x / 32, is_odd = matrix_row & 1;
-    return matrix_row / 2 * PIECE + warp * 4 + (side == 0 ? is_odd * 3 : is_odd + 1);
-  }
+  // Of half a tile, the lane's part: keys lane / 4 and, a side further, lane / 4 + 8 of the warp's 16.
+  struct Keys {
+    uint32_t operand[GROUPS][4];
+    float scales[2][GROUPS];
 
-  // Where a lane finds what it reads of a tile, in bytes from its start.
-  struct Places {
-    uint32_t data[GROUPS / 2];
-    uint32_t scales[2];
-
-    __device__ __forceinline__ Places() {
-      const int lane = threadIdx.x % 32;
+    __device__ __forceinline__ void read(const Places& places, uint32_t stage, int half) {
 #pragma unroll
       for (int quad = 0; quad < GROUPS / 2; ++quad) {
-        const int matrix = quad * 4 + lane / 8, key = key_of(lane % 8, matrix / GROUPS);
-        data[quad] = key / PIECE * PIECE_BYTES + key % PIECE * KEY_BYTES + matrix % GROUPS * 16;
+        uint32_t words[4];
+        load_matrices(words, places.data + stage + (half * HALF + quad * SIDE) * KEY_BYTES);
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const int side = (quad * 4 + i) / GROUPS, g = (quad * 4 + i) % GROUPS;
+          operand[g][side] = low_nibbles(words[i]);
+          operand[g][side + 2] = high_nibbles(words[i]);
+        }
       }
 #pragma unroll
       for (int side = 0; side < 2; ++side) {
-        const int key = key_of(lane / 4, side);
-        scales[side] = DATA_BYTES + key / UNIT * UNIT_SCALES + key % UNIT * GROUPS;
+        const uint32_t address = places.scales + stage + (half * HALF + side * SIDE) * GROUPS;
+        const uint32_t word = GROUPS == 4 ? load_word(address) : load_half_word(address);
+#pragma unroll
+        for (int g = 0; g < GROUPS; ++g)
+          scales[side][g] = __uint_as_float((g < 3 ? word << (23 - 8 * g) : word >> 1) & 0x7F800000u);
       }
+#pragma unroll
+      for (int g = 0; g < GROUPS; ++g) keep_order(operand[g]);  // products must not begin before these are there
     }
   };
-
-  // Half a tile as operands, and the scales of the lane's two keys.
-  static __device__ __forceinline__ void read_half(const Places& places, uint32_t stage, int half, int scale_offset,
-                                                   uint32_t (&operand)[GROUPS][4], float (&key_scales)[2][GROUPS]) {
-#pragma unroll
-    for (int quad = 0; quad < GROUPS / 2; ++quad) {
-      uint32_t words[4];
-      load_matrices(words, stage + places.data[quad] + half * HALF * KEY_BYTES);
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int side = (quad * 4 + i) / GROUPS, g = (quad * 4 + i) % GROUPS;
-        operand[g][side] = low_nibbles(words[i]);
-        operand[g][side + 2] = high_nibbles(words[i]);
-      }
-    }
-#pragma unroll
-    for (int side = 0; side < 2; ++side) {
-      const uint32_t address = stage + places.scales[side] + half * HALF_SCALES + scale_offset;
-      if constexpr (GROUPS == 4) {
-        const uint32_t word = load_word(address);
-        key_scales[side][0] = __uint_as_float(word << 23 & 0x7F800000u);
-        key_scales[side][1] = __uint_as_float(word << 15 & 0x7F800000u);
-        key_scales[side][2] = __uint_as_float(word << 7 & 0x7F800000u);
-        key_scales[side][3] = __uint_as_float(word >> 1 & 0x7F800000u);
-      } else {
-        const uint32_t word = load_half_word(address);
-        key_scales[side][0] = __uint_as_float(word << 23 & 0x7F800000u);
-        key_scales[side][1] = __uint_as_float(word << 15 & 0x7F800000u);
-      }
-    }
-  }
 
   struct Weights {
     float2 pairs[HEADS / 8];
@@ -175,37 +69,42 @@ struct Scores : ScorePlan<HEADS_, DIM_, ENTRIES_, BLOCK_, ROWS_, N_, STAGES_> {
     }
   };
 
-  // Scores of one row with the lane's two keys, of the quarter of the heads that the lane has.
+  // Scores of one row with the lane's two keys, of the quarter of the heads that the lane has. Products of a group come
+  // in while those of the group before are scaled and added up.
   template <bool IS_WIDE>
-  static __device__ __forceinline__ void score(const Query& query, uint32_t bytes, const Weights& weights,
-                                               const uint32_t (&operand)[GROUPS][4],
-                                               const float (&key_scales)[2][GROUPS], float (&scores)[2]) {
+  static __device__ __forceinline__ void score(const Query& query, uint32_t bytes, const Weights& weights, Keys& keys,
+                                               float (&scores)[2]) {
     scores[0] = scores[1] = 0.0f;
 #pragma unroll
     for (int chunk = 0; chunk < HEADS / N; ++chunk) {
-      float sums[GROUPS][N / 2];
+      float parts[2][N / 2], sums[N / 2];
       multiply_begin();
 #pragma unroll
-      for (int g = 0; g < GROUPS; ++g)
-        multiply_group<HEADS, N>(sums[g], operand[g], bytes + (g * 2 * HEADS + chunk * N) * 16);
-      multiply_commit();
-      multiply_wait();
+      for (int g = 0; g < 2; ++g) {
+        multiply_group<HEADS, N>(parts[g], keys.operand[g], bytes + (g * 2 * HEADS + chunk * N) * 16);
+        multiply_commit();
+      }
 #pragma unroll
-      for (int g = 0; g < GROUPS; ++g) keep_order(sums[g]);
+      for (int g = 0; g < GROUPS; ++g) {
+        if (g + 1 < GROUPS) multiply_wait<1>();
+        else multiply_wait<0>();
+        keep_order(parts[g % 2]);
 #pragma unroll
-      for (int octet = 0; octet < N / 8; ++octet) {
-        const float2 pair = weights.pairs[chunk * (N / 8) + octet];
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          const int side = i / 2, head = chunk * N + octet * 8 + threadIdx.x % 4 * 2 + i % 2;
-          float sum = 0.0f;
-#pragma unroll
-          for (int g = 0; g < GROUPS; ++g) {
-            const float part = sums[g][octet * 4 + i], scaled = IS_WIDE ? part * query.scales[g][head] : part;
-            sum = g == 0 ? scaled * key_scales[side][0] : fmaf(scaled, key_scales[side][g], sum);
-          }
-          scores[side] = fmaf(fmaxf(sum, 0.0f), i % 2 ? pair.y : pair.x, scores[side]);
+        for (int i = 0; i < N / 2; ++i) {
+          const int head = chunk * N + i / 4 * 8 + threadIdx.x % 4 * 2 + i % 2;
+          const float part = parts[g % 2][i], scaled = IS_WIDE ? part * query.scales[g][head] : part;
+          sums[i] = g == 0 ? scaled * keys.scales[i % 4 / 2][0] : fmaf(scaled, keys.scales[i % 4 / 2][g], sums[i]);
         }
+        if (g + 2 < GROUPS) {
+          multiply_begin();
+          multiply_group<HEADS, N>(parts[g % 2], keys.operand[g + 2], bytes + ((g + 2) * 2 * HEADS + chunk * N) * 16);
+          multiply_commit();
+        }
+      }
+#pragma unroll
+      for (int i = 0; i < N / 2; ++i) {
+        const float2 pair = weights.pairs[chunk * (N / 8) + i / 4];
+        scores[i % 4 / 2] = fmaf(twice_positive(sums[i]), i % 2 ? pair.y : pair.x, scores[i % 4 / 2]);
       }
     }
   }
@@ -218,105 +117,94 @@ struct Scores : ScorePlan<HEADS_, DIM_, ENTRIES_, BLOCK_, ROWS_, N_, STAGES_> {
     return own + __shfl_xor_sync(~0u, own, 2);
   }
 
-  static __device__ __forceinline__ void load_run(const ScoreArguments& a, Shared& s, const Run& run) {
+  // Lay out the queries of a run; whether any needs scales of its own.
+  static __device__ __forceinline__ bool load_run(const ScoreArguments& a, Shared& s, const Run& run) {
+    bool is_wide = false;
     __syncthreads();
     for (int i = 0; i < run.rows; ++i) {
       const long long row = run.row + i;
-      load_query(s.queries[i], a.q + row * HEADS * KEY_BYTES, a.q_scales + row * HEADS * GROUPS,
-                 a.head_weights + row * HEADS);
+      is_wide |= load_query(s.queries[i], a.q + row * HEADS * KEY_BYTES, a.q_scales + row * HEADS * GROUPS,
+                            a.head_weights + row * HEADS);
       if (threadIdx.x == 0) s.lengths[i] = length(a, row);
     }
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
     __syncthreads();
+    return is_wide;
+  }
+
+  // What goes from one tile to the next.
+  struct State {
+    uint32_t memory;
+    Places places;
+    ScoreLoader<Plan> loader;
+    int column;  // the first whose score this lane writes, if it writes any
+    uint32_t stage = 0;  // in bytes from the first one
+  };
+
+  // All tiles of a run from `first` to before `past`.
+  template <bool IS_WIDE>
+  static __device__ __forceinline__ void score_run(const ScoreArguments& a, const Shared& s, State& state,
+                                                   const Run& run, int first, int past) {
+    Weights weights;
+    int visible = 0;
+    if (ROWS == 1) {
+      weights.load(s.queries[0]);
+      visible = s.lengths[0];
+    }
+    __nv_bfloat16* target = a.scores + (long long)run.row * a.score_stride + (state.column + first * TILE);
+    int begin = first * TILE;
+#pragma unroll 1
+    for (int tile = first; tile < past; ++tile) {
+      copies_wait<STAGES - 2>();
+      __syncthreads();
+      // Into the stage that all have read.
+      state.loader.load(state.stage == 0 ? (STAGES - 1) * STAGE_BYTES : state.stage - STAGE_BYTES);
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        Keys keys;
+        keys.read(state.places, state.stage, half);
+        for (int i = 0; i < (ROWS == 1 ? 1 : run.rows); ++i) {
+          const Query& query = s.queries[i];
+          if (ROWS > 1) {
+            visible = s.lengths[i];
+            if (begin + half * HALF >= visible) continue;
+            weights.load(query);
+          }
+          float scores[2];
+          score<IS_WIDE>(query, state.memory + i * sizeof(Query), weights, keys, scores);
+          const float sum = over_quad(scores);
+          if (state.column + begin < visible - half * HALF)
+            target[(long long)i * a.score_stride + half * HALF] = __float2bfloat16_rn(sum);
+        }
+      }
+      target += TILE;
+      begin += TILE;
+      state.stage = state.stage == (STAGES - 1) * STAGE_BYTES ? 0 : state.stage + STAGE_BYTES;
+    }
   }
 
   static __device__ __forceinline__ void body(const ScoreArguments& a, void* shared) {
     Shared& s = *reinterpret_cast<Shared*>(shared);
     const uint32_t memory = fixed_address(shared);
-    if (threadIdx.x < STAGES) {
-      barrier_init(memory + FULL_AT + threadIdx.x * 8, 1);
-      barrier_init(memory + EMPTY_AT + threadIdx.x * 8, WARPS);
-    }
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-    const int tiles = share(a, s);
-    if (tiles == 0) return;
+    int left = share(a, s);
+    if (left == 0) return;
     Run run = run_at(a, s.first_row);
-    int tile = s.first_tile, stage = 0, parity = 0;
-    const bool is_loading = threadIdx.x < UNITS;
-    Loader loader{a, memory, run, tile, tiles};
-    if (is_loading) {
-      for (int i = 0; i < STAGES - 1 && loader.left > 0; ++i) {
-        loader.look_up();
-        loader.load(i);
-        loader.advance();
-      }
-      loader.look_up();
-    }
-    const Places places;
-    // The first key whose score this lane writes, if it writes any.
+    int tile = s.first_tile;
     const int lane = threadIdx.x % 32;
-    int column = lane % 4 < 2 ? key_of(lane / 4, lane & 1) : 1 << 30;
-    asm volatile("" : "+r"(column));  // which need not be worked out again
-    Weights weights;
-    __nv_bfloat16* target = nullptr;
-    int visible = 0;
-    bool is_wide = false;
-    for (int turn = 0; turn < tiles; ++turn) {
-      if (turn == 0 || tile == 0) {
-        load_run(a, s, run);
-        if (ROWS == 1) {
-          weights.load(s.queries[0]);
-          is_wide = s.queries[0].is_wide;
-          visible = s.lengths[0];
-        }
-        target = a.scores + (long long)run.row * a.score_stride + column;
-      }
-      if (is_loading && loader.left > 0) {
-        const int next = stage == 0 ? STAGES - 1 : stage - 1;
-        if (turn > 0) barrier_wait(memory + EMPTY_AT + next * 8, stage == 0 ? parity ^ 1 : parity);
-        loader.load(next);
-        loader.advance();
-        loader.look_up();
-      }
-      __syncwarp();
-      barrier_wait(memory + FULL_AT + stage * 8, parity);
-      const uint32_t place = memory + STAGES_AT + stage * STAGE_BYTES;
-      const int scale_offset = IS_PAGED ? 0 : int((long long)run.begin * GROUPS % 16);
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        uint32_t operand[GROUPS][4];
-        float key_scales[2][GROUPS];
-        read_half(places, place, half, scale_offset, operand, key_scales);
-        if (half == 1) {
-          __syncwarp();
-          if (lane == 0) barrier_arrive(memory + EMPTY_AT + stage * 8);
-        }
-        const int first = tile * TILE + half * HALF;
-        for (int i = 0; i < (ROWS == 1 ? 1 : run.rows); ++i) {
-          const Query& query = s.queries[i];
-          if (ROWS > 1) {
-            visible = s.lengths[i];
-            if (first >= visible) continue;
-            weights.load(query);
-            is_wide = query.is_wide;
-          }
-          float scores[2];
-          const uint32_t bytes = memory + i * sizeof(Query);
-          if (is_wide) score<true>(query, bytes, weights, operand, key_scales, scores);
-          else score<false>(query, bytes, weights, operand, key_scales, scores);
-          const float sum = over_quad(scores);
-          if (column < visible - first) target[(long long)i * a.score_stride + first] = __float2bfloat16_rn(sum);
-        }
-      }
-      if (++stage == STAGES) {
-        stage = 0;
-        parity ^= 1;
-      }
-      ++tile;
-      while (turn + 1 < tiles && tile >= run.tiles()) {
-        run = run_at(a, run.row + run.rows);
-        tile = 0;
-      }
+    State state{memory, Places(memory), {a, memory + STAGES_AT, run, tile, left},
+                lane % 4 < 2 ? int(threadIdx.x / 32 * 16 + lane % 2 * SIDE + lane / 4) : 1 << 29};
+    state.loader.start();
+    state.loader.look_up();
+#pragma unroll 1
+    for (int i = 0; i < STAGES - 1; ++i) state.loader.load(i * STAGE_BYTES);
+    while (left > 0) {
+      const int past = min(run.tiles(), tile + left);
+      if (load_run(a, s, run)) score_run<true>(a, s, state, run, tile, past);
+      else score_run<false>(a, s, state, run, tile, past);
+      left -= past - tile;
+      tile = 0;
+      do run = run_at(a, run.row + run.rows);
+      while (left > 0 && run.tiles() == 0);
     }
   }
 };

@@ -5,24 +5,18 @@
 // included). So four bytes come out of two shifts and two bit selections, without a table and without products.
 // One wgmma takes 32 columns, which is one scale group. Products of FP4 values are multiples of 1/4 up to 36, so 32 of
 // them add up without rounding in the 14 bits that FP8 accumulators have. Groups therefore keep accumulators of their
-// own; their scales are applied in float32. The scale of a query's group goes into its bytes, as far as e4m3 reaches:
-// 14 binades within a head, else (`is_wide`) it is applied in float32 as well.
+// own; their scales are applied in float32. The scale of a query's group goes into its bytes, as far as e4m3 reaches
+// without subnormals: 11 binades within a head, else (`is_wide`) it is applied in float32 as well.
 //
 // The order of columns inside a group is whatever is cheapest for the keys: a lane takes 8 neighbouring ones, first
 // those in low nibbles, then those in high ones. Queries are laid out in the same order once per row.
-// A tile of keys lies in shared memory in four pieces, each 16 bytes further than it would: a pair of keys out of each
-// of the four then fills all banks, which is what a matrix of ldmatrix is made of.
 #pragma once
 #include <cuda_bf16.h>
-#include <cuda_fp8.h>
 #include <cstdint>
 
 namespace thalweg {
 
 constexpr int TILE = 128;
-constexpr int PIECE = TILE / 4;
-constexpr int PIECE_PAD = 16;
-constexpr int HALF = PIECE / 2;  // keys of a piece that one half of the tile has
 constexpr int THREADS = 128;
 
 __device__ __forceinline__ uint32_t shared_address(const void* pointer) {
@@ -46,34 +40,6 @@ __device__ __forceinline__ uint32_t load_half_word(uint32_t address) {
   uint16_t word;
   asm volatile("ld.shared.b16 %0, [%1];" : "=h"(word) : "r"(address) : "memory");
   return word;
-}
-
-__device__ __forceinline__ void barrier_init(uint32_t barrier, int count) {
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(count));
-}
-
-__device__ __forceinline__ void barrier_arrive(uint32_t barrier) {
-  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
-}
-
-__device__ __forceinline__ void barrier_arrive_and_expect(uint32_t barrier, int bytes) {
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
-}
-
-__device__ __forceinline__ void barrier_wait(uint32_t barrier, int parity) {
-  asm volatile(
-      "{\n.reg .pred done;\n"
-      "again: mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
-      "@done bra.uni over;\nbra.uni again;\nover:\n}" ::"r"(barrier),
-      "r"(parity)
-      : "memory");
-}
-
-// Sizes and addresses must be multiples of 16 bytes.
-__device__ __forceinline__ void bulk_load(uint32_t target, const void* source, int bytes, uint32_t barrier) {
-  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(target),
-               "l"(source), "r"(bytes), "r"(barrier)
-               : "memory");
 }
 
 __device__ __forceinline__ void load_matrices(uint32_t (&words)[4], uint32_t address) {
@@ -134,7 +100,11 @@ __device__ __forceinline__ void multiply<32>(float (&d)[16], const uint32_t (&a)
 
 __device__ __forceinline__ void multiply_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 __device__ __forceinline__ void multiply_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
-__device__ __forceinline__ void multiply_wait() { asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory"); }
+
+template <int LEFT>
+__device__ __forceinline__ void multiply_wait() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(LEFT) : "memory");
+}
 
 // 64 keys in registers times N heads in shared memory, one group deep; what was in `sums` is not read.
 template <int HEADS, int N>
@@ -147,6 +117,8 @@ __device__ __forceinline__ void multiply_group(float (&sums)[N / 2], const uint3
 
 __device__ __forceinline__ void multiply_begin() {}
 __device__ __forceinline__ void multiply_commit() {}
+
+template <int LEFT>
 __device__ __forceinline__ void multiply_wait() {}
 
 template <int HEADS, int N>
@@ -173,56 +145,67 @@ __device__ __forceinline__ void keep_order(float (&values)[COUNT]) {
   for (int i = 0; i < COUNT; ++i) asm volatile("" : "+f"(values[i])::"memory");
 }
 
+template <int COUNT>
+__device__ __forceinline__ void keep_order(uint32_t (&words)[COUNT]) {
+#pragma unroll
+  for (int i = 0; i < COUNT; ++i) asm volatile("" : "+r"(words[i])::"memory");
+}
+
+// Twice what a value is above zero: additions have a faster unit than maxima.
+__device__ __forceinline__ float twice_positive(float value) { return value + fabsf(value); }
+
 // Everything that one row contributes, in shared memory.
 template <int HEADS, int DIM>
 struct alignas(16) QueryRow {
   uint8_t bytes[HEADS * DIM];
-  float weights[HEADS];
-  float scales[DIM / 32][HEADS];  // of groups, where bytes do not hold them
-  int is_wide;
+  float weights[HEADS];  // halves of them, for `twice_positive`
+  float scales[DIM / 32][HEADS];  // of groups, as far as bytes do not hold them
 };
 
-// e4m3 byte of an FP4 code times a power of two, exact in range.
-__device__ __forceinline__ uint32_t scaled_byte(uint32_t code, float scale) {
-  const uint32_t magnitude = code & 7u;
-  const float value = magnitude < 2 ? 0.5f * magnitude  // the rest has an exponent and one bit of a mantissa
-                                    : (1.0f + 0.5f * (magnitude & 1u)) * (1 << ((magnitude >> 1) - 1));
-  const uint32_t byte = __nv_cvt_float_to_fp8(value * scale, __NV_SATFINITE, __NV_E4M3);
-  return byte | (code & 8u) << 4;
+// FP4 magnitudes times 2^exponent as e4m3 bytes, the four smaller ones in .x. Exact from 2^-5 to 2^6.
+__device__ __forceinline__ uint2 scaled_magnitudes(int exponent) {
+  return {0x3C383000u + exponent * 0x08080800u, 0x4C484440u + exponent * 0x08080808u};
 }
 
-// Lay a row out; all threads of the block take part, and none may still read the row that was there.
+// Lay a row out, and tell whether it is wide. All threads of the block take part, and none may still read the row that
+// was there.
 template <int HEADS, int DIM>
-__device__ __forceinline__ void load_query(QueryRow<HEADS, DIM>& row, const uint8_t* codes, const uint8_t* scales,
+__device__ __forceinline__ bool load_query(QueryRow<HEADS, DIM>& row, const uint8_t* codes, const uint8_t* scales,
                                            const __nv_bfloat16* head_weights) {
-  constexpr int GROUPS = DIM / 32, REACH = 14, TOP = 6, ONE = 127;
+  constexpr int GROUPS = DIM / 32, REACH = 11, TOP = 6, ONE = 127;
   bool is_wide = false;
   for (int place = threadIdx.x; place < HEADS * GROUPS; place += THREADS) {
     const int head = place / GROUPS, g = place % GROUPS;
     int most = 0;
+#pragma unroll
     for (int other = 0; other < GROUPS; ++other) most = max(most, int(scales[head * GROUPS + other]));
     const int below = most - int(scales[place]);
     const uint4 packed = *reinterpret_cast<const uint4*>(codes + place * 16);
     is_wide |= below > REACH && ((packed.x | packed.y | packed.z | packed.w) & 0x77777777u) != 0;
     row.scales[g][head] = power_of_two(max(ONE - below, 0));
-    if (g == 0) row.weights[head] = __bfloat162float(head_weights[head]) * power_of_two(most);
+    if (g == 0) row.weights[head] = 0.5f * __bfloat162float(head_weights[head]) * power_of_two(most);
   }
   is_wide = __syncthreads_or(is_wide);
-  if (threadIdx.x == 0) row.is_wide = is_wide;
-  for (int place = threadIdx.x; place < HEADS * GROUPS * 4; place += THREADS) {
-    const int word = place % 4, head = place / 4 / GROUPS, g = place / 4 % GROUPS;
-    const int below = ONE - (__float_as_uint(row.scales[g][head]) >> 23);
-    const float scale = power_of_two(ONE + TOP - (is_wide ? 0 : min(below, REACH)));
-    const uint32_t nibbles = *reinterpret_cast<const uint32_t*>(codes + place * 4);
-    uint32_t low = 0, high = 0;
+  for (int place = threadIdx.x; place < HEADS * GROUPS; place += THREADS) {
+    const int head = place / GROUPS, g = place % GROUPS, below = ONE - int(__float_as_uint(row.scales[g][head]) >> 23);
+    if (!is_wide) row.scales[g][head] = 1.0f;
+    const uint2 magnitudes = scaled_magnitudes(TOP - (is_wide ? 0 : min(below, REACH)));
+    const uint4 packed = *reinterpret_cast<const uint4*>(codes + place * 16);
+    const uint32_t words[4] = {packed.x, packed.y, packed.z, packed.w};
+    uint32_t low[4], high[4];
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      low |= scaled_byte(nibbles >> (8 * i) & 15u, scale) << (8 * i);
-      high |= scaled_byte(nibbles >> (8 * i + 4) & 15u, scale) << (8 * i);
+      const uint32_t places = words[i] & 0x77777777u;
+      const uint32_t first = __byte_perm(magnitudes.x, magnitudes.y, places);
+      const uint32_t second = __byte_perm(magnitudes.x, magnitudes.y, places >> 16);
+      low[i] = __byte_perm(first, second, 0x6420) | (words[i] << 4 & 0x80808080u);
+      high[i] = __byte_perm(first, second, 0x7531) | (words[i] & 0x80808080u);
     }
-    *reinterpret_cast<uint32_t*>(row.bytes + ((g * 2 + 0) * HEADS + head) * 16 + 4 * word) = low;
-    *reinterpret_cast<uint32_t*>(row.bytes + ((g * 2 + 1) * HEADS + head) * 16 + 4 * word) = high;
+    uint8_t* bytes = row.bytes + (g * 2 * HEADS + head) * 16;
+    *reinterpret_cast<uint4*>(bytes) = {low[0], low[1], low[2], low[3]};
+    *reinterpret_cast<uint4*>(bytes + HEADS * 16) = {high[0], high[1], high[2], high[3]};
   }
+  return is_wide;
 }
 
 }  // namespace thalweg

@@ -16,7 +16,7 @@ struct ScoreArguments {
   const int* end;             // [rows]; of pages: visible entries
   const int* blocks;          // [rows, listed]
   __nv_bfloat16* scores;      // [rows, width]
-  long long page_stride;
+  uint32_t page_stride;
   long long num_keys;         // of rows
   int num_rows;
   int table_width;
@@ -26,37 +26,28 @@ struct ScoreArguments {
 };
 
 // HEADS x DIM queries; ENTRIES of a page, 0: keys in rows; BLOCK entries of a listed block, 0: all keys; ROWS at a
-// time; N heads in a product; STAGES tiles in flight.
+// time; N heads in a product; STAGES tiles in memory, of which one is read.
 template <int HEADS_, int DIM_, int ENTRIES_, int BLOCK_, int ROWS_, int N_, int STAGES_>
 struct ScorePlan {
   static constexpr int HEADS = HEADS_, DIM = DIM_, ENTRIES = ENTRIES_, BLOCK = BLOCK_, ROWS = ROWS_, N = N_;
   static constexpr int STAGES = STAGES_, GROUPS = DIM / 32, KEY_BYTES = DIM / 2, WARPS = THREADS / 32;
   static constexpr bool IS_PAGED = ENTRIES > 0, IS_LISTED = BLOCK > 0;
-  // Keys that lie together in memory, at least; those whose scales do.
-  static constexpr int UNIT = IS_LISTED ? 8 : IS_PAGED && ENTRIES % PIECE != 0 ? HALF : PIECE, UNITS = TILE / UNIT;
-  static constexpr bool IS_WHOLE = IS_PAGED && !IS_LISTED;
-  static constexpr int SCALE_RUN =
-      IS_WHOLE && ENTRIES % TILE == 0 ? TILE : IS_WHOLE && ENTRIES % (TILE / 2) == 0 ? TILE / 2 : UNIT;
-  // Scales of rows start at any key, bulk loads at multiples of 16 bytes.
-  static constexpr int UNIT_SCALES = UNIT * GROUPS + (IS_PAGED ? 0 : 16);
-  static constexpr int PIECE_BYTES = PIECE * KEY_BYTES + PIECE_PAD, DATA_BYTES = 4 * PIECE_BYTES;
-  static constexpr int HALF_SCALES = UNIT > HALF ? HALF * GROUPS : HALF / UNIT * UNIT_SCALES;
-  static constexpr int STAGE_BYTES = DATA_BYTES + UNITS * UNIT_SCALES;
-  static_assert(STAGE_BYTES % 16 == 0 && UNIT_SCALES % 16 == 0 && PIECE_BYTES % 16 == 0);
+  static constexpr int DATA_BYTES = TILE * KEY_BYTES, STAGE_BYTES = DATA_BYTES + TILE * GROUPS;
   using Query = QueryRow<HEADS, DIM>;
 
   struct Shared {
     Query queries[ROWS];
-    alignas(16) uint8_t stages[STAGES][STAGE_BYTES];
-    uint64_t full[STAGES];
-    uint64_t empty[STAGES];
+    alignas(128) uint8_t stages[STAGES][STAGE_BYTES];  // keys, each in 16-byte chunks, then their scales
     long long sums[WARPS];
     int lengths[ROWS];
     int first_row;
     int first_tile;
   };
-  static constexpr uint32_t STAGES_AT = offsetof(Shared, stages), FULL_AT = offsetof(Shared, full);
-  static constexpr uint32_t EMPTY_AT = offsetof(Shared, empty);
+  static_assert(STAGE_BYTES % 128 == 0);
+  static constexpr uint32_t STAGES_AT = offsetof(Shared, stages);
+
+  // Chunk c of a key lies at place c ^ swizzle(key): eight neighbouring keys have theirs in different banks.
+  static __device__ __forceinline__ int swizzle(int key) { return key * KEY_BYTES / 128 % GROUPS; }
 
   // Rows from `row` on that have the same keys and stand in one group.
   struct Run {
@@ -83,6 +74,13 @@ struct ScorePlan {
       ++row;
     } while (ROWS > 1 && row % ROWS != 0 && row < a.num_rows && has_keys_of(a, row, run.begin));
     return run;
+  }
+
+  // Entries of a run that may be read.
+  static __device__ __forceinline__ int limit(const ScoreArguments& a, const Run& run) {
+    const int keys = IS_LISTED ? a.end[run.row] - run.begin : run.keys;
+    if (IS_PAGED) return min(keys, a.table_width * ENTRIES);
+    return int(min((long long)keys, a.num_keys - run.begin));
   }
 
   static __device__ __forceinline__ bool has_keys_of(const ScoreArguments& a, int row, int begin) {
