@@ -41,10 +41,10 @@ def store_kernel(
     shape: RecordShape, rows_dtype: torch.dtype, slots_dtype: torch.dtype, architecture: str = ARCHITECTURE
 ) -> Any:
     """The compiled kernel that encodes rows into records."""
-    T, code, lanes = tilelang().language, codecs(), lane_macros()
+    T, code, memory = tilelang().language, codecs(), lane_macros()
     num_elements, num_rows = T.dynamic("num_elements", "int64"), T.dynamic("n")
     num_units, num_bytes = T.dynamic("num_units", "int64"), T.dynamic("num_bytes", "int64")
-    width, per_block, parts = shape.lanes, THREADS // shape.lanes, shape.parts
+    lanes, per_block, parts = shape.lanes, THREADS // shape.lanes, shape.parts
 
     @T.prim_func
     def store_records(
@@ -59,21 +59,21 @@ def store_kernel(
     ) -> None:
         with T.Kernel(T.ceildiv(num_rows, per_block), threads=THREADS) as block:
             T.annotate_min_blocks_per_sm(RESIDENT_BLOCKS)
-            lane = T.get_thread_binding() % width
+            lane = T.get_thread_binding() % lanes
             row, slot, part = T.alloc_var("int32"), T.alloc_var("int32"), T.alloc_var("int64")
-            row = block * per_block + T.get_thread_binding() // width
+            row = block * per_block + T.get_thread_binding() // lanes
             part = T.cast(T.min(row, num_rows - 1), "int64") * row_parts + T.min(lane, parts - 1)
             loaded, values = T.alloc_local((1, PART), name_of(rows_dtype)), T.alloc_local((PART,), "float32")
             words, scale = T.alloc_local((1, 4), "int32"), T.alloc_local((1,), "int32")
             slot = -1
             if row < num_rows and lane < parts:
                 slot = T.cast(slots[row], "int32")
-            lanes.fetch(rows, part, PART, loaded, 0)
+            memory.fetch(rows, part, PART, loaded, 0)
             for i in T.unroll(PART):
                 values[i] = T.cast(loaded[0, i], "float32")
             code.encode(shape, values, words, scale)
             if slot >= 0 and slot < capacity:
-                lanes.write_record(shape, Pages(pool, pool_bytes, page_bytes, entries), slot, lane, words, scale)
+                memory.write_record(shape, Pages(pool, pool_bytes, page_bytes, entries), slot, lane, words, scale)
 
     return compiled(store_records, architecture)
 
@@ -83,10 +83,10 @@ def gather_kernel(
     shape: RecordShape, rows_dtype: torch.dtype, slots_dtype: torch.dtype, architecture: str = ARCHITECTURE
 ) -> Any:
     """The compiled kernel that decodes records into rows."""
-    T, code, lanes = tilelang().language, codecs(), lane_macros()
+    T, code, memory = tilelang().language, codecs(), lane_macros()
     num_elements, num_rows = T.dynamic("num_elements", "int64"), T.dynamic("n")
     num_units, num_bytes = T.dynamic("num_units", "int64"), T.dynamic("num_bytes", "int64")
-    width, per_block, halves = shape.lanes, THREADS // shape.lanes, shape.width // HALF
+    lanes, per_block, halves = shape.lanes, THREADS // shape.lanes, shape.width // HALF
 
     @T.prim_func
     def gather_records(
@@ -100,26 +100,26 @@ def gather_kernel(
     ) -> None:
         with T.Kernel(T.ceildiv(num_rows, per_block), threads=THREADS) as block:
             T.annotate_min_blocks_per_sm(RESIDENT_BLOCKS)
-            lane = T.get_thread_binding() % width
+            lane = T.get_thread_binding() % lanes
             row, slot = T.alloc_var("int32"), T.alloc_var("int32")
-            row = block * per_block + T.get_thread_binding() // width
+            row = block * per_block + T.get_thread_binding() // lanes
             values, rounded = T.alloc_local((HALF,), "float32"), T.alloc_local((HALF,), name_of(rows_dtype))
             words, scale = T.alloc_local((2, 2), "int32"), T.alloc_local((2,), "int32")
             if row < num_rows:
                 slot = T.cast(slots[row], "int32")
                 if slot >= 0 and slot < capacity:
                     for turn in T.unroll(2):
-                        if turn * width + lane < halves:
+                        if turn * lanes + lane < halves:
                             pages = Pages(pool, pool_bytes, page_bytes, entries)
-                            lanes.read_half(shape, pages, slot, turn * width + lane, words, scale, turn)
+                            memory.read_half(shape, pages, slot, turn * lanes + lane, words, scale, turn)
                 for turn in T.unroll(2):
-                    if turn * width + lane < halves:
+                    if turn * lanes + lane < halves:
                         code.decode(shape, words, scale, turn, values)
                         if slot < 0 or slot >= capacity:
                             for i in T.unroll(HALF):
                                 values[i] = 0.0
-                        lanes.round_to(values, HALF, rounded)
-                        lanes.write(rows, T.cast(row, "int64") * halves + turn * width + lane, HALF, rounded)
+                        memory.round_to(values, HALF, rounded)
+                        memory.write(rows, T.cast(row, "int64") * halves + turn * lanes + lane, HALF, rounded)
 
     return compiled(gather_records, architecture)
 

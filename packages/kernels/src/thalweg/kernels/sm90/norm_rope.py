@@ -34,23 +34,20 @@ from thalweg.kernels.sm90.tensors import aligned_rows, check_device, name_of, sp
 def _stages() -> SimpleNamespace:
     """The macros. values: float32 [16] of a lane; rounded: the same in bfloat16; lane: its place in the row."""
     T: Any = tilelang().language
-    lanes = lane_macros()
+    memory = lane_macros()
 
     @T.macro
     def round_part(values: Any, rounded: Any) -> None:
-        lanes.round_to(values, PART, rounded)
+        memory.round_to(values, PART, rounded)
         for i in T.unroll(PART):
             values[i] = T.cast(rounded[i], "float32")
 
     @T.macro
-    def norm(x: Any, part: Any, weight: Any, lane: Any, width: int, eps: Any, values: Any, rounded: Any) -> None:
-        """A lane's part of x, normed."""
-        loaded, weights = T.alloc_local((1, PART), x.dtype), T.alloc_local((1, PART), weight.dtype)
-        lanes.fetch(x, part, PART, loaded, 0)
-        lanes.fetch(weight, T.min(lane, width // PART - 1), PART, weights, 0)
+    def norm(loaded: Any, weights: Any, lane: Any, width: int, eps: Any, values: Any, rounded: Any) -> None:
+        """A lane's part of a row, normed; loaded and weights [1, 16]: what was fetched of the row and of the weight."""
         for i in T.unroll(PART):
             values[i] = T.cast(loaded[0, i], "float32")
-        if x.dtype != "bfloat16":
+        if loaded.dtype != "bfloat16":
             round_part(values, rounded)
         square, scale = T.alloc_var("float32"), T.alloc_var("float32")
         square = 0.0
@@ -71,8 +68,8 @@ def _stages() -> SimpleNamespace:
         first = (width - rope) // PART
         if lane >= first and lane < width // PART:
             cosines, sines = T.alloc_local((1, HALF), "float32"), T.alloc_local((1, HALF), "float32")
-            lanes.fetch(cos, row * (rope // PART) + lane - first, HALF, cosines, 0)
-            lanes.fetch(sin, row * (rope // PART) + lane - first, HALF, sines, 0)
+            memory.fetch(cos, row * (rope // PART) + lane - first, HALF, cosines, 0)
+            memory.fetch(sin, row * (rope // PART) + lane - first, HALF, sines, 0)
             a, b = T.alloc_var("float32"), T.alloc_var("float32")
             for i in T.unroll(HALF):
                 a = values[2 * i]
@@ -89,7 +86,7 @@ def norm_rope_kernel(
     width: int, rope: int, x_dtype: torch.dtype, weight_dtype: torch.dtype, architecture: str = ARCHITECTURE
 ) -> Any:
     """The compiled kernel that writes normed and rotated rows."""
-    T, stage = tilelang().language, _stages()
+    T, memory, stage = tilelang().language, lane_macros(), _stages()
     num_elements, num_out = T.dynamic("num_elements", "int64"), T.dynamic("num_out", "int64")
     num_angles = T.dynamic("num_angles", "int64")
     lanes, per_block, parts = lanes_of(width), THREADS // lanes_of(width), width // PART
@@ -111,11 +108,14 @@ def norm_rope_kernel(
             row = block * per_block + T.get_thread_binding() // lanes
             live = T.min(row, num_rows - 1)
             part = T.cast(live, "int64") * row_parts + T.min(lane, parts - 1)
+            loaded, weights = T.alloc_local((1, PART), x.dtype), T.alloc_local((1, PART), weight.dtype)
             values, rounded = T.alloc_local((PART,), "float32"), T.alloc_local((PART,), "bfloat16")
-            stage.norm(x, part, weight, lane, width, eps, values, rounded)
+            memory.fetch(x, part, PART, loaded, 0)
+            memory.fetch(weight, T.min(lane, parts - 1), PART, weights, 0)
+            stage.norm(loaded, weights, lane, width, eps, values, rounded)
             stage.rotate(cos, sin, live, lane, width, rope, values, rounded)
             if row < num_rows and lane < parts:
-                lane_macros().write(rotated, T.cast(row, "int64") * parts + lane, PART, rounded)
+                memory.write(rotated, T.cast(row, "int64") * parts + lane, PART, rounded)
 
     return compiled(norm_rope, architecture)
 
@@ -130,7 +130,7 @@ def norm_rope_store_kernel(
     architecture: str = ARCHITECTURE,
 ) -> Any:
     """The compiled kernel that writes normed rows, and records of the rotated ones."""
-    T, stage = tilelang().language, _stages()
+    T, memory, stage = tilelang().language, lane_macros(), _stages()
     num_elements, num_rows, num_out = T.dynamic("num_elements", "int64"), T.dynamic("n"), T.dynamic("num_out", "int64")
     num_units, num_bytes, num_angles = (T.dynamic(name, "int64") for name in ("num_units", "num_bytes", "num_angles"))
     width, lanes, per_block, parts = shape.width, shape.lanes, THREADS // shape.lanes, shape.parts
@@ -158,20 +158,22 @@ def norm_rope_store_kernel(
             row = block * per_block + T.get_thread_binding() // lanes
             live = T.min(row, num_rows - 1)
             part = T.cast(live, "int64") * row_parts + T.min(lane, parts - 1)
+            loaded, weights = T.alloc_local((1, PART), x.dtype), T.alloc_local((1, PART), weight.dtype)
             values, rounded = T.alloc_local((PART,), "float32"), T.alloc_local((PART,), "bfloat16")
             words, scale = T.alloc_local((1, 4), "int32"), T.alloc_local((1,), "int32")
             slot = T.alloc_var("int32")
             slot = -1
             if row < num_rows and lane < parts:
                 slot = T.cast(slots[row], "int32")
-            stage.norm(x, part, weight, lane, width, eps, values, rounded)
+            memory.fetch(x, part, PART, loaded, 0)
+            memory.fetch(weight, T.min(lane, parts - 1), PART, weights, 0)
+            stage.norm(loaded, weights, lane, width, eps, values, rounded)
             if row < num_rows and lane < parts:
-                lane_macros().write(normed, T.cast(row, "int64") * parts + lane, PART, rounded)
+                memory.write(normed, T.cast(row, "int64") * parts + lane, PART, rounded)
             stage.rotate(cos, sin, live, lane, width, rope, values, rounded)
             codecs().encode(shape, values, words, scale)
             if slot >= 0 and slot < capacity:
-                pages = Pages(pool, pool_bytes, page_bytes, entries)
-                lane_macros().write_record(shape, pages, slot, lane, words, scale)
+                memory.write_record(shape, Pages(pool, pool_bytes, page_bytes, entries), slot, lane, words, scale)
 
     return compiled(norm_rope_store, architecture)
 

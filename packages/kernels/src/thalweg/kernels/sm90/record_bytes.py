@@ -1,7 +1,7 @@
 """The bytes of cached rows on Hopper, as they are: data and scales of any slots, copied out of their pages.
 
-A row is cut into units as large as a thread can move at once, whatever they hold; a thread takes several of them, and
-asks for all before it writes the first.
+A row is cut into units as large as a thread can move at once, whatever they hold. A thread takes two of them, half a
+block apart, and asks for both before it writes one.
 """
 # Without postponed annotations: those of the kernels are their arguments' types to TileLang.
 # mypy: disable-error-code="valid-type, name-defined, untyped-decorator"
@@ -23,7 +23,8 @@ from thalweg.kernels.sm90.tensors import check_device, check_integers, name_of, 
 THREADS = 256
 MOST_BYTES = 16
 """What a thread moves at once."""
-MANY_ROWS, MANY_TURNS = 32_768, 2
+TURNS = 2
+"""Units of a thread."""
 RESIDENT_BLOCKS = 6
 
 
@@ -71,15 +72,13 @@ def parts_of(view: Tensor, record_format: RecordFormat) -> tuple[Part, Part]:
 
 
 @functools.cache
-def parts_kernel(
-    data: Part, scales: Part, slots_dtype: torch.dtype, turns: int, architecture: str = ARCHITECTURE
-) -> Any:
-    """The compiled kernel; a thread takes `turns` units."""
+def parts_kernel(data: Part, scales: Part, slots_dtype: torch.dtype, architecture: str = ARCHITECTURE) -> Any:
+    """The compiled kernel of `gather_parts`."""
     T = tilelang().language
     num_rows, num_out, num_units = T.dynamic("n"), T.dynamic("num_out", "int64"), T.dynamic("num_units", "int64")
     num_out_scales, num_scale_units = T.dynamic("num_out_scales", "int64"), T.dynamic("num_scale_units", "int64")
     per_row = data.units + scales.units
-    per_block = THREADS * turns // per_row
+    per_block = THREADS * TURNS // per_row
 
     @T.macro
     def place_of(part: Part, slot: Any, entries: Any, page_bytes: Any, unit: Any) -> Any:
@@ -120,12 +119,12 @@ def parts_kernel(
         with T.Kernel(T.ceildiv(num_rows, per_block), threads=THREADS) as block:
             T.annotate_min_blocks_per_sm(RESIDENT_BLOCKS)
             thread = T.get_thread_binding()
-            row, unit, slot = T.alloc_var("int32"), T.alloc_var("int32"), T.alloc_local((turns,), "int32")
-            words = T.alloc_local((turns, max(data.elements, scales.elements)), "int32")
-            for turn in T.unroll(turns):
+            row, unit, slot = T.alloc_var("int32"), T.alloc_var("int32"), T.alloc_local((TURNS,), "int32")
+            words = T.alloc_local((TURNS, max(data.elements, scales.elements)), "int32")
+            for turn in T.unroll(TURNS):
                 row = block * per_block + (turn * THREADS + thread) // per_row
                 slot[turn] = T.cast(slots[T.min(row, num_rows - 1)], "int32")
-            for turn in T.unroll(turns):
+            for turn in T.unroll(TURNS):
                 unit = (turn * THREADS + thread) % per_row
                 for i in T.unroll(max(data.elements, scales.elements)):
                     words[turn, i] = 0
@@ -135,7 +134,7 @@ def parts_kernel(
                     else:
                         place = place_of(scales, slot[turn], entries, page_bytes, unit - data.units)
                         load(scales, scale_pool, place, words, turn)
-            for turn in T.unroll(turns):
+            for turn in T.unroll(TURNS):
                 unit = (turn * THREADS + thread) % per_row
                 row = block * per_block + (turn * THREADS + thread) // per_row
                 if turn * THREADS + thread < per_block * per_row and row < num_rows:
@@ -158,7 +157,7 @@ def gather_parts(view: Tensor, slots: Tensor, record_format: RecordFormat) -> tu
     if view.numel() == 0:
         return made[0].zero_(), made[1].zero_()
     if slots.numel():
-        kernel = parts_kernel(*parts, slots.dtype, MANY_TURNS if slots.numel() >= MANY_ROWS else 1)
+        kernel = parts_kernel(*parts, slots.dtype)
         with torch.cuda.device(view.device):
             kernel(
                 *(each.view(-1).view(part.dtype) for each, part in zip(made, parts, strict=True)),
@@ -190,7 +189,7 @@ IMPLEMENTATIONS = tuple(
 )
 
 COMPILE_EXAMPLES = {
-    f"gather_parts {name}": functools.partial(parts_kernel, *parts, torch.int32, MANY_TURNS)
+    f"gather_parts {name}": functools.partial(parts_kernel, *parts, torch.int32)
     for name, parts in {
         "FP4_MAIN": (Part(256, 0, 288, 16), Part(32, 256, 288, 16)),
         "MXFP8": (Part(512, 0, 528, 16), Part(16, 512, 528, 16)),
