@@ -81,6 +81,7 @@ from thalweg.kernels.sm90 import sampling_logits as sm90_sampling_logits
 from thalweg.kernels.sm90 import sampling_random as sm90_sampling_random
 from thalweg.kernels.sm90 import sampling_verification as sm90_sampling_verification
 from thalweg.kernels.sm90 import sampling_weights as sm90_sampling_weights
+from thalweg.kernels.sm90 import selected_slots as sm90_selected_slots
 from thalweg.kernels.sm90 import swiglu as sm90_swiglu
 from thalweg.kernels.sm90 import topk as sm90_topk
 
@@ -227,6 +228,7 @@ DEVICE_MODULES = (
     sm90_sampling_random,
     sm90_sampling_verification,
     sm90_sampling_weights,
+    sm90_selected_slots,
     sm90_swiglu,
     sm90_topk,
     sm90_hyper_connections_mix,

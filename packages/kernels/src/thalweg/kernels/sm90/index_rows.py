@@ -3,7 +3,6 @@
 # mypy: disable-error-code="valid-type, name-defined, untyped-decorator"
 
 import functools
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -111,53 +110,6 @@ def cat_indices_kernel(window: torch.dtype, compressed: torch.dtype, architectur
 
 
 @functools.cache
-def topk_slots_kernel(
-    entries: int,
-    vector: int,
-    topk_dtype: torch.dtype,
-    visible_dtype: torch.dtype,
-    table_dtype: torch.dtype,
-    architecture: str = ARCHITECTURE,
-) -> Any:
-    """The compiled kernel of `topk_to_slots`; a thread takes `vector` columns of a row."""
-    T = tilelang().language
-    num_slots, num_rows, num_cells = T.dynamic("num_slots"), T.dynamic("num_rows"), T.dynamic("num_cells", "int64")
-
-    @T.prim_func
-    def topk_to_slots(
-        topk: T.Tensor((num_slots,), name_of(topk_dtype)),
-        visible: T.Tensor((num_rows,), name_of(visible_dtype)),
-        tables: T.Tensor((num_cells,), name_of(table_dtype)),
-        slots: T.Tensor((num_slots,), "int32"),
-        width: T.int32,
-        queries: T.int32,
-        table_width: T.int32,
-        table_stride: T.int64,
-    ) -> None:
-        with T.Kernel(T.ceildiv(num_slots, THREADS * vector), threads=THREADS) as block:
-            place, row, left, cell = (T.alloc_var("int32") for _ in range(4))
-            base = T.alloc_var("int64")
-            place = block * THREADS + T.get_thread_binding()
-            if place * vector < num_slots:
-                given, made = T.alloc_local((vector,), name_of(topk_dtype)), T.alloc_local((vector,), "int32")
-                row = T.truncdiv(place * vector, width)
-                base = T.truncdiv(row, queries) * table_stride
-                left = T.cast(visible[row], "int32") - (place * vector - row * width)
-                for i in T.vectorized(vector):
-                    given[i] = topk[place * vector + i]
-                for i in T.unroll(vector):
-                    cell = T.cast(T.truncdiv(given[i], entries), "int32")
-                    made[i] = -1
-                    if i < left and given[i] >= 0 and cell < table_width:
-                        made[i] = T.cast(tables[base + cell], "int32") * entries
-                        made[i] = made[i] + T.cast(given[i], "int32") - cell * entries
-                for i in T.vectorized(vector):
-                    slots[place * vector + i] = made[i]
-
-    return compiled(topk_to_slots, architecture)
-
-
-@functools.cache
 def segments_kernel(dtype: torch.dtype, architecture: str = ARCHITECTURE) -> Any:
     """The compiled kernel of `segments_to_slots`."""
     T = tilelang().language
@@ -232,31 +184,6 @@ def cat_kv_indices(window_indices: Tensor, compressed_indices: Tensor, shift: in
     return indices
 
 
-def topk_to_slots(topk: Tensor, visible_entries: Tensor, block_tables: Tensor, entries_per_block: int) -> Tensor:
-    """As the reference; an entry beyond the block table becomes -1."""
-    if topk.dim() not in (2, 3) or visible_entries.shape != topk.shape[:-1] or block_tables.shape[0] != topk.shape[0]:
-        raise ConfigError(
-            f"topk {tuple(topk.shape)}, visible_entries {tuple(visible_entries.shape)} and block_tables "
-            f"{tuple(block_tables.shape)} do not go together; [N, (Q,) K], [N (, Q)] and [N, w] do"
-        )
-    given = {"topk": topk, "visible_entries": visible_entries, "block_tables": block_tables}
-    for name, tensor in given.items():
-        check_integers(name, tensor)
-    check_device(**given)
-    slots = torch.empty(topk.shape, dtype=torch.int32, device=topk.device)
-    if block_tables.numel() == 0:
-        return slots.fill_(-1)
-    if slots.numel():
-        tables = block_tables if block_tables.stride(1) == 1 else block_tables.contiguous()
-        vector = math.gcd(topk.shape[-1], 4)
-        kernel = topk_slots_kernel(entries_per_block, vector, topk.dtype, visible_entries.dtype, tables.dtype)
-        queries = topk.shape[1] if topk.dim() == 3 else 1
-        with torch.cuda.device(slots.device):
-            flat = (_aligned(topk.reshape(-1)), visible_entries.reshape(-1), span(tables), slots.view(-1))
-            kernel(*flat, topk.shape[-1], queries, tables.shape[1], tables.stride(0))
-    return slots
-
-
 def segments_to_slots(segments: Tensor, num_rows: int, entries: int) -> Tensor:
     """As the reference, of segments that are right; a row that none of them covers becomes -1."""
     _check_columns("segments", segments, 4)
@@ -277,11 +204,6 @@ def _check_columns(name: str, tensor: Tensor, columns: int) -> None:
     check_device(**{name: tensor})
 
 
-def _aligned(flat: Tensor) -> Tensor:
-    """The tensor, or a copy that begins where four of its elements can be read at once."""
-    return flat if flat.data_ptr() % (4 * flat.element_size()) == 0 else flat.clone()
-
-
 def _with_elements(indices: Tensor) -> Tensor:
     """indices [T, K] with adjacent columns; one element that nobody reads where there is none."""
     if indices.shape[1] == 0:
@@ -299,14 +221,13 @@ IMPLEMENTATIONS = tuple(
         batch_invariant=True,
         graph_safe=True,
     )
-    for function in (expand_window_reads, expand_window_pivots, cat_kv_indices, topk_to_slots, segments_to_slots)
+    for function in (expand_window_reads, expand_window_pivots, cat_kv_indices, segments_to_slots)
 )
 
 COMPILE_EXAMPLES = {
     "expand_window_reads": functools.partial(window_reads_kernel, 128, 134, torch.int32),
     "expand_window_pivots": functools.partial(window_pivots_kernel, 128, torch.int32),
     "cat_kv_indices": functools.partial(cat_indices_kernel, torch.int32, torch.int32),
-    "topk_to_slots": functools.partial(topk_slots_kernel, 64, 4, torch.int32, torch.int32, torch.int32),
     "segments_to_slots": functools.partial(segments_kernel, torch.int32),
 }
 """Kernels at the dimensions of the released model, by name; each takes an architecture."""
