@@ -17,9 +17,9 @@ from thalweg.kernels.sm90.gate import topk_gate
 from thalweg.kernels.testing import relative_error, same_bits
 
 reference = bind("cpu")
-ROWS = (0, 1, 7, 8, 9, 33, 65, 300)
+ROWS = (0, 1, 7, 8, 9, 16, 31, 33, 65, 300)
 SMALL = [(32, 32), (96, 64), (128, 256), (256, 384), (512, 128)]
-REAL = [(1792, 5120), (5120, 2304), (4096, 1280)]
+REAL = [(1792, 5120), (5120, 2304), (4096, 1280), (8192, 5152)]
 GROUPED = [(2, 64, 64), (3, 32, 96), (8, 1024, 4096)]
 
 

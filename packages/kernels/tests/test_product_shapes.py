@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from thalweg.kernels.sm90.fp8_linear import streams
+from thalweg.kernels.sm90.fp8_stream import BLOCK_BYTES, STEP_GROUPS, StreamShape, stream_shape
 from thalweg.kernels.sm90.row_products import groups_per_load, invariant_sharing, sharing
-from thalweg.kernels.sm90.tile_shapes import Cost, TileShape, fastest_shape
+from thalweg.kernels.sm90.tile_shapes import STAGED_COLUMN, Cost, TileShape, fastest_shape
 
 PROCESSORS = 132
 COSTS = (Cost(TileShape(64, 128, 4), 0.75), Cost(TileShape(256, 128, 2), 1.4))
@@ -43,3 +45,27 @@ def test_many_rows_take_the_largest_blocks() -> None:
 @pytest.mark.parametrize(("depth", "splits"), [(32, 1), (512, 1), (1024, 2), (2048, 4)])
 def test_every_split_has_a_few_steps(depth: int, splits: int) -> None:
     assert fastest_shape(COSTS, 8, places=1, depth=depth, processors=PROCESSORS).splits == splits
+
+
+@pytest.mark.parametrize(("num_rows", "rows"), [(9, 16), (16, 16), (17, 32), (32, 32)])
+@pytest.mark.parametrize(
+    ("places", "width", "splits"), [(256, 40, 1), (40, 256, 4), (36, 160, 3), (64, 128, 2), (14, 160, 8), (1, 2, 1)]
+)
+def test_streamed_columns_are_shared_out_among_processors_that_would_wait(
+    num_rows: int, rows: int, places: int, width: int, splits: int
+) -> None:
+    assert stream_shape(num_rows, places, width, PROCESSORS) == StreamShape(rows, splits)
+    assert splits == 1 or splits * STEP_GROUPS <= width
+
+
+@pytest.mark.parametrize("rows", [16, 32])
+def test_stages_and_then_sums_fit_a_block(rows: int) -> None:
+    shape = StreamShape(rows, 4)
+    assert shape.stages >= 4
+    assert 4 * rows * STAGED_COLUMN <= shape.shared_bytes <= BLOCK_BYTES
+
+
+def test_large_weights_stream_for_some_rows_only() -> None:
+    assert [n for n in range(1, 66) if streams(n, 160_000)] == list(range(9, 33))
+    assert [n for n in range(1, 66) if streams(n, 20_000)] == list(range(17, 33))
+    assert not any(streams(n, 5_000) for n in range(1, 66))

@@ -12,6 +12,7 @@ from thalweg.kernels.native_formats import Mxfp8Rows
 from thalweg.kernels.reference.packed_linear import Fp8Weight, check_groups, check_rows, pack_fp8_weight
 from thalweg.kernels.registry import Implementation
 from thalweg.kernels.sm90.fp8_rows import fp8_rows_kernel
+from thalweg.kernels.sm90.fp8_stream import MOST_ROWS, StreamShape, fp8_stream_kernel, stream_shape
 from thalweg.kernels.sm90.fp8_tiles import SCALE_COLUMNS, TILES_DOWN, fp8_tiles_kernel, unpack_kernel
 from thalweg.kernels.sm90.row_parts import check_contiguous
 from thalweg.kernels.sm90.row_products import TILE, Sharing, groups_per_load, invariant_sharing, processors, sharing
@@ -19,7 +20,10 @@ from thalweg.kernels.sm90.tensors import check_device
 from thalweg.kernels.sm90.tile_shapes import Cost, TileShape, fastest_shape
 
 FEW_ROWS = 32
-"""Up to which weights go from memory to registers, and no row is converted first."""
+"""Up to which no row is converted first."""
+STREAMS = ((range(9, 17), 40_000), (range(17, MOST_ROWS + 1), 10_000))
+"""Numbers of rows, and from how many tiles on a weight streams through shared memory for them. For few rows it goes
+straight to registers otherwise."""
 COSTS = (
     Cost(TileShape(64, 128, 4), 0.75),
     Cost(TileShape(128, 128, 3), 0.95),
@@ -61,6 +65,8 @@ def _linear(x: Mxfp8Rows, weight: Fp8Weight, groups: int, is_invariant: bool = F
     with torch.cuda.device(codes.device):
         if is_invariant:
             _few_rows(x, weight, out, groups, invariant_sharing(n))
+        elif streams(n, tiles_down * width):
+            _some_rows(x, weight, out, groups)
         elif n <= FEW_ROWS or width > SCALE_COLUMNS:
             _few_rows(x, weight, out, groups, sharing(n, tiles_down, width, processors(codes.device)))
         else:
@@ -73,10 +79,24 @@ def _few_rows(x: Mxfp8Rows, weight: Fp8Weight, out: Tensor, groups: int, shared_
     kernel(*x, weight.tiles, weight.scales, out, groups)
 
 
+def streams(num_rows: int, num_tiles: int) -> bool:
+    """Whether a weight of so many tiles streams through shared memory for num_rows."""
+    return any(num_rows in rows and num_tiles >= least for rows, least in STREAMS)
+
+
+def _some_rows(x: Mxfp8Rows, weight: Fp8Weight, out: Tensor, groups: int) -> None:
+    shape = stream_shape(out.shape[0], _places(weight, groups), weight.tiles.shape[1], processors(out.device))
+    fp8_stream_kernel(shape)(*x, weight.tiles, weight.scales, out, groups)
+
+
+def _places(weight: Fp8Weight, groups: int) -> int:
+    """Blocks along the rows of a weight."""
+    return groups * -(-weight.tiles.shape[0] // (groups * TILES_DOWN))
+
+
 def _many_rows(x: Mxfp8Rows, weight: Fp8Weight, out: Tensor, groups: int) -> None:
     tiles_down, width, _ = weight.tiles.shape
-    places = groups * -(-tiles_down // (groups * TILES_DOWN))
-    shape = fastest_shape(COSTS, out.shape[0], places, width * TILE, processors(out.device))
+    shape = fastest_shape(COSTS, out.shape[0], _places(weight, groups), width * TILE, processors(out.device))
     rows = torch.empty(x.codes.shape, dtype=torch.bfloat16, device=out.device)
     unpack_kernel()(*x, rows)
     fp8_tiles_kernel(shape)(rows, weight.tiles.view(tiles_down, width, 8, 128), weight.scales, out, groups)
@@ -105,6 +125,10 @@ IMPLEMENTATIONS = (
 
 COMPILE_EXAMPLES: dict[str, Callable[[str], Any]] = {
     "fp8_linear 8 rows": lambda architecture: fp8_rows_kernel(sharing(8, 56, 160, 132), 4, architecture),
+    "fp8_linear 32 rows": lambda architecture: fp8_stream_kernel(StreamShape(32, 4), architecture),
     "fp8_linear unpacking": unpack_kernel,
     "fp8_linear 8192 rows": lambda architecture: fp8_tiles_kernel(COSTS[2].shape, architecture),
 }
+
+HOPPER_KERNELS = frozenset({"fp8_linear 32 rows"})
+"""Those whose bodies use instructions that only sm_90a has."""
