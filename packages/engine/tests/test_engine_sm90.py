@@ -31,7 +31,7 @@ SIZES: dict[str, Any] = {
     "graph_interval": 32,
     "num_blocks": 48,
 }
-NUM_PROMPTS, NUM_TOKENS = 40, 4
+NUM_PROMPTS, NUM_TOKENS = 200, 4
 VOCAB_SIZE = 4096
 
 
@@ -67,7 +67,8 @@ def test_the_gpu_is_as_near_to_exact_arithmetic_as_float32_on_the_cpu_is(
     """Teacher-forced on the tokens of exact arithmetic, steps differ where other sums round another way.
 
     Rounding to bfloat16 and to MXFP8 makes steps of what is a last bit in a sum, in every layer: no arithmetic but the
-    exact one gives its logits, so the CPU's own float32 is the measure.
+    exact one gives its logits, so the CPU's own float32 is the measure. The GPU rounds the probabilities of attention to
+    bfloat16, too, and may be twice as far.
     """
     wanted = prompts(NUM_PROMPTS, VOCAB_SIZE, longest=40)
     params = SamplingParams(temperature=0, max_tokens=NUM_TOKENS, ignore_eos=True)
@@ -81,8 +82,8 @@ def test_the_gpu_is_as_near_to_exact_arithmetic_as_float32_on_the_cpu_is(
     on_cpu, on_gpu = Distance.of(exact, here), Distance.of(exact, there)
     record_property("float32 on the CPU", on_cpu)
     record_property("on the GPU", on_gpu)
-    assert on_gpu.mean_error < 1.25 * on_cpu.mean_error
-    assert on_gpu.num_differing < 1.5 * on_cpu.num_differing + len(exact) // 100
+    assert on_gpu.mean_error < 2 * on_cpu.mean_error
+    assert on_gpu.num_differing < 2 * on_cpu.num_differing + len(exact) // 100
     assert on_gpu.largest_gap < 2 * on_cpu.largest_error
 
 
