@@ -67,7 +67,7 @@ def test_the_gpu_is_as_near_to_exact_arithmetic_as_float32_on_the_cpu_is(
     """Teacher-forced on the tokens of exact arithmetic, steps differ where other sums round another way.
 
     Rounding to bfloat16 and to MXFP8 makes steps of what is a last bit in a sum, in every layer: no arithmetic but the
-    exact one gives its logits, so the CPU's own float32 is the measure. The GPU rounds the probabilities of attention to
+    exact one gives its logits, so the CPU's own float32 is the measure. The GPU rounds probabilities of attention to
     bfloat16, too, and may be twice as far.
     """
     wanted = prompts(NUM_PROMPTS, VOCAB_SIZE, longest=40)
