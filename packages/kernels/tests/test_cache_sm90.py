@@ -131,7 +131,7 @@ def test_records_are_read_as_by_the_reference(pages: Pages, hopper: torch.device
 
 @pytest.mark.gpu
 @pytest.mark.sm90
-@pytest.mark.parametrize("pages", PAGES, ids=lambda pages: pages.label)
+@pytest.mark.parametrize("pages", [*PAGES, Pages(MXFP8, 512, 5, 3, 1, 1)], ids=lambda pages: pages.label)
 def test_the_bytes_of_many_records_are_read_as_by_the_reference(pages: Pages, hopper: torch.device) -> None:
     generator = torch.Generator().manual_seed(4)
     filled = torch.randint(0, 256, pages.make().shape, dtype=torch.uint8, generator=generator)

@@ -1,7 +1,7 @@
 """The bytes of cached rows on Hopper, as they are: data and scales of any slots, copied out of their pages.
 
-A row is cut into units as large as a thread can move at once, whatever they hold. A thread takes two of them, half a
-block apart, and asks for both before it writes one.
+A row is cut into units as large as a thread can move at once, whatever they hold. A thread takes two of them, or more
+where a block would not hold a row, and asks for all before it writes one.
 """
 # Without postponed annotations: those of the kernels are their arguments' types to TileLang.
 # mypy: disable-error-code="valid-type, name-defined, untyped-decorator"
@@ -23,9 +23,10 @@ from thalweg.kernels.sm90.tensors import check_device, check_integers, name_of, 
 THREADS = 256
 MOST_BYTES = 16
 """What a thread moves at once."""
-TURNS = 2
+LEAST_TURNS = 2
 """Units of a thread."""
 RESIDENT_BLOCKS = 6
+"""Of a processor, at least: registers are given out for so many."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,8 @@ def parts_kernel(data: Part, scales: Part, slots_dtype: torch.dtype, architectur
     num_rows, num_out, num_units = T.dynamic("n"), T.dynamic("num_out", "int64"), T.dynamic("num_units", "int64")
     num_out_scales, num_scale_units = T.dynamic("num_out_scales", "int64"), T.dynamic("num_scale_units", "int64")
     per_row = data.units + scales.units
-    per_block = THREADS * TURNS // per_row
+    turns = max(LEAST_TURNS, -(-per_row // THREADS))
+    per_block = THREADS * turns // per_row
 
     @T.macro
     def place_of(part: Part, slot: Any, entries: Any, page_bytes: Any, unit: Any) -> Any:
@@ -119,12 +121,12 @@ def parts_kernel(data: Part, scales: Part, slots_dtype: torch.dtype, architectur
         with T.Kernel(T.ceildiv(num_rows, per_block), threads=THREADS) as block:
             T.annotate_min_blocks_per_sm(RESIDENT_BLOCKS)
             thread = T.get_thread_binding()
-            row, unit, slot = T.alloc_var("int32"), T.alloc_var("int32"), T.alloc_local((TURNS,), "int32")
-            words = T.alloc_local((TURNS, max(data.elements, scales.elements)), "int32")
-            for turn in T.unroll(TURNS):
+            row, unit, slot = T.alloc_var("int32"), T.alloc_var("int32"), T.alloc_local((turns,), "int32")
+            words = T.alloc_local((turns, max(data.elements, scales.elements)), "int32")
+            for turn in T.unroll(turns):
                 row = block * per_block + (turn * THREADS + thread) // per_row
                 slot[turn] = T.cast(slots[T.min(row, num_rows - 1)], "int32")
-            for turn in T.unroll(TURNS):
+            for turn in T.unroll(turns):
                 unit = (turn * THREADS + thread) % per_row
                 for i in T.unroll(max(data.elements, scales.elements)):
                     words[turn, i] = 0
@@ -134,7 +136,7 @@ def parts_kernel(data: Part, scales: Part, slots_dtype: torch.dtype, architectur
                     else:
                         place = place_of(scales, slot[turn], entries, page_bytes, unit - data.units)
                         load(scales, scale_pool, place, words, turn)
-            for turn in T.unroll(TURNS):
+            for turn in T.unroll(turns):
                 unit = (turn * THREADS + thread) % per_row
                 row = block * per_block + (turn * THREADS + thread) // per_row
                 if turn * THREADS + thread < per_block * per_row and row < num_rows:
