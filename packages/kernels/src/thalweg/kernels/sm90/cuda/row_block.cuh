@@ -1,5 +1,5 @@
-// What threads that share a row do together: integers in the order of floats; sums and extremes over a warp, a block, or
-// all blocks of a cluster.
+// What threads that share a row do together: integers in the order of floats; sums and extremes over a warp, a block,
+// or all blocks of a cluster.
 #pragma once
 #include "instructions.cuh"
 
@@ -113,7 +113,8 @@ struct Cluster : Block<THREADS> {
   static __device__ __forceinline__ T gathered(T* slots, T none, Op op) {
     T value = none;
 #pragma unroll
-    for (int item = lane(); item < CLUSTER * WARPS; item += 32) value = op(value, of(slots, item / WARPS)[item % WARPS]);
+    for (int item = lane(); item < CLUSTER * WARPS; item += 32)
+      value = op(value, of(slots, item / WARPS)[item % WARPS]);
     return over_warp(value, op);
   }
   template <class T, class Op>

@@ -17,8 +17,8 @@ struct AllKept {
   __device__ __forceinline__ bool operator()(int, float t) const { return t >= last; }
 };
 
-// Log-probabilities: values less the log of what all kept tokens weigh, which is the sum of two floats. All but exact: what
-// the first difference loses goes into the second one.
+// Log-probabilities: values less the log of what all kept tokens weigh, which is the sum of two floats. All but exact:
+// what the first difference loses goes into the second one.
 struct Logprob {
   float high, low;
 
@@ -126,8 +126,8 @@ struct RowDraws {
   }
 
  private:
-  // Of one warp of each block: which warp of the cluster has the column, from the sums of all. Where rounding leaves none
-  // that goes beyond the target, the last one that weighs anything.
+  // Of one warp of each block: which warp of the cluster has the column, from the sums of all. Where rounding leaves
+  // none that goes beyond the target, the last one that weighs anything.
   static __device__ __forceinline__ void choose_warp(Shared& s, int rank, double u, int* token) {
     constexpr int ITEMS = CLUSTER * Team::WARPS, EACH = (ITEMS + 31) / 32;
     double sums[EACH], own = 0;
@@ -168,8 +168,8 @@ struct RowDraws {
 
   // Of that warp: the column.
   template <class Filter>
-  static __device__ __forceinline__ void choose_column(Shared& s, const Row& row, const Filter& is_kept, int from, int to,
-                                                       int* token) {
+  static __device__ __forceinline__ void choose_column(Shared& s, const Row& row, const Filter& is_kept, int from,
+                                                       int to, int* token) {
     const double target = s.hit_target;
     double running = s.hit_before;
     int last_positive = 0;

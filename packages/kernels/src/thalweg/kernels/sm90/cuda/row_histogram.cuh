@@ -1,7 +1,7 @@
 // A row in the shared memory of a cluster, and how many of its values lie in which narrow range.
 //
-// Counts tell nearly where the prefix ends that filters keep, as the mass of a narrow range is its count times the mass of
-// its middle. A window of ranges around that end is what must be looked at.
+// Counts tell nearly where the prefix ends that filters keep, as the mass of a narrow range is its count times the mass
+// of its middle. A window of ranges around that end is what must be looked at.
 #pragma once
 #include "row_block.cuh"
 
@@ -31,8 +31,8 @@ struct Slice {
 
 constexpr int HISTOGRAM_BINS = 2048;
 
-// Ranges of values of equal width, from that of the largest value on. The last one has all that is smaller, and padding;
-// tokens there have no mass.
+// Ranges of values of equal width, from that of the largest value on. The last one has all that is smaller, and
+// padding; tokens there have no mass.
 struct Grid {
   static constexpr float PER_UNIT = 64.0f, WIDTH = 0.015625f, REACH = 40.0f;
   static constexpr float ROUND = 12582912.0f;  // its sum with a number is a whole number, in the last bits
@@ -132,8 +132,8 @@ struct Histogram {
     return rank * OWNED + item * THREADS + threadIdx.x;
   }
 
-  // Counts of the whole row in place of those of a block, in all blocks, each of which adds up a part. Before and behind
-  // it the blocks have met.
+  // Counts of the whole row in place of those of a block, in all blocks, each of which adds up a part. Before and
+  // behind it the blocks have met.
   static __device__ __forceinline__ void add_up(u32* bins, int rank) {
     if constexpr (CLUSTER > 1) {
 #pragma unroll

@@ -1,9 +1,9 @@
 // How much of the order of a row the filters keep, found by the blocks of a cluster that hold the row in shared memory.
 //
-// Order: larger value first, lower column first among equal ones. A histogram tells nearly where the kept prefix ends; a
-// window around that is examined. Where the end turns out to lie elsewhere, or where too many values lie in the window,
-// the row is looked at in ranges of the integers that order values, again and again: at last a range holds a single value.
-// All blocks of a cluster decide by the same numbers, and so in the same way.
+// Order: larger value first, lower column first among equal ones. A histogram tells nearly where the kept prefix ends;
+// a window around that is examined. Where the end turns out to lie elsewhere, or where too many values lie in the
+// window, the row is looked at in ranges of the integers that order values, again and again: at last a range holds a
+// single value. All blocks of a cluster decide by the same numbers, and so in the same way.
 #pragma once
 #include "row_windows.cuh"
 
@@ -16,8 +16,9 @@ struct Search : Windows<THREADS, CLUSTER> {
   using Shared = typename Base::Shared;
   using Verdict = typename Base::Verdict;
   using Counting = Histogram<THREADS, CLUSTER>;
-  using Base::above, Base::by_mass, Base::columns, Base::exponential, Base::filters, Base::gather_list, Base::goes_on, Base::has_limit;
-  using Base::in_shares, Base::judge_equal, Base::judge_list, Base::limit, Base::list, Base::LISTED, Base::NONE;
+  using Base::above, Base::by_mass, Base::columns, Base::exponential, Base::filters, Base::gather_list, Base::goes_on;
+  using Base::has_limit, Base::in_shares, Base::judge_equal, Base::judge_list, Base::limit, Base::list, Base::LISTED;
+  using Base::NONE;
   using Base::put, Base::rank, Base::s, Base::slack, Base::slice, Base::sort_list, Base::take_sums, Base::unit;
   using Base::weigh, Base::Windows;
   static constexpr int BINS = Counting::BINS;

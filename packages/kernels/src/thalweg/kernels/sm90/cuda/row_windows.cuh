@@ -1,7 +1,7 @@
 // What a window of a row says about where the prefix ends that the filters keep.
 //
-// One pass over the row sums the masses of all values, and of those above the window, and lists what lies in the window.
-// The list is sorted and settles the end, if it lies there. Masses are whole numbers.
+// One pass over the row sums the masses of all values, and of those above the window, and lists what lies in the
+// window. The list is sorted and settles the end, if it lies there. Masses are whole numbers.
 #pragma once
 #include "exponentials.cuh"
 #include "row_histogram.cuh"
@@ -72,7 +72,9 @@ struct Windows {
         columns(row_columns) {}
 
   // So that masses of a row sum up to what fits into float64.
-  static __device__ __forceinline__ int unit_of(u32 columns) { return 52 - (32 - __clz(static_cast<int>(columns - 1))); }
+  static __device__ __forceinline__ int unit_of(u32 columns) {
+    return 52 - (32 - __clz(static_cast<int>(columns - 1)));
+  }
 
   __device__ __forceinline__ bool by_mass() const { return filters.top_p < 1; }
 
