@@ -20,7 +20,7 @@ from kernels_testing.device_rows import (
 from kernels_testing.row_cases import Op, integers, random
 from torch import Tensor
 
-from thalweg.kernels import HcMix, default_registry
+from thalweg.kernels import HcMix
 from thalweg.kernels.testing import Rows, relative_error
 
 pytestmark = [pytest.mark.gpu, pytest.mark.sm90]
@@ -93,7 +93,7 @@ def test_bits_of_a_row_of_the_trunk_are_its_own(hidden: int, hopper: torch.devic
 
 @pytest.mark.parametrize("streams", [2, 4])
 @pytest.mark.parametrize("hidden", [64, *HIDDEN])
-@pytest.mark.parametrize("rows", [*ROW_COUNTS, 300, 2049])
+@pytest.mark.parametrize("rows", [*ROW_COUNTS, 300, 600, 2049])
 def test_coefficients_are_those_of_the_reference(rows: int, hidden: int, streams: int, hopper: torch.device) -> None:
     """Up to the last bits of sums of 20,480 products, which tensor cores truncate."""
     mixes = (2 + streams) * streams
@@ -114,10 +114,9 @@ def test_bits_of_coefficients_are_the_same_in_small_and_large_batches(hidden: in
 
     assert keeps_promises("hc_mix", call) == []
     ids = torch.arange(65, device=hopper).repeat(70)
-    op = default_registry().select("hc_mix", "sm90", batch_invariant=True).function
-    few = call(op, ids[:65])
-    for count in (300, len(ids)):
-        assert equal(tuple(part[ids[:count]] for part in few), call(op, ids[:count]))
+    few = call(kernels.hc_mix, ids[:65])
+    for count in (300, 600, 1500, 3000, len(ids)):  # each divided among blocks in another way
+        assert equal(tuple(part[ids[:count]] for part in few), call(kernels.hc_mix, ids[:count]))
 
 
 @pytest.mark.parametrize("hidden", HIDDEN)

@@ -13,16 +13,15 @@ from thalweg.interfaces import ConfigError
 from thalweg.kernels.native_formats import Mxfp8Rows
 from thalweg.kernels.reference.fused_rows import check_rows
 from thalweg.kernels.sm90.library import ARCHITECTURE, compiled, tilelang
+from thalweg.kernels.sm90.row_casts import PAIRED, empty_mxfp8, store_rounded_mxfp8
 from thalweg.kernels.sm90.row_parts import (
     GROUP,
     check_device,
-    empty_mxfp8,
     flat_rows,
     implementation,
-    store_mxfp8,
 )
 
-VECTOR = 8
+VECTOR = PAIRED
 THREADS = 256
 ROUNDS = 4
 """Vectors of a thread. All are loaded before the first one is used."""
@@ -32,7 +31,7 @@ ROUNDS = 4
 def cast_kernel(width: int, architecture: str = ARCHITECTURE) -> Any:
     """The compiled kernel for rows of a width: vectors of all rows in one line, whatever row they belong to."""
     T = tilelang().language
-    store, vectors = store_mxfp8(VECTOR), width // VECTOR
+    store, vectors = store_rounded_mxfp8(VECTOR), width // VECTOR
     num_rows, extent = T.dynamic("n"), T.dynamic("extent", "int64")
 
     @T.prim_func
@@ -45,7 +44,7 @@ def cast_kernel(width: int, architecture: str = ARCHITECTURE) -> Any:
         with T.Kernel(T.ceildiv(num_rows * vectors, THREADS * ROUNDS), threads=THREADS) as block:
             first = block * (THREADS * ROUNDS) + T.get_thread_binding()
             raw = T.alloc_local((ROUNDS * VECTOR,), "bfloat16")
-            values = T.alloc_local((VECTOR,), "float32")
+            values = T.alloc_local((VECTOR,), "bfloat16")
             row, place = T.alloc_var("int32"), T.alloc_var("int32")
             for k in T.unroll(ROUNDS):
                 if first + k * THREADS < num_rows * vectors:

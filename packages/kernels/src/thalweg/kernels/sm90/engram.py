@@ -15,13 +15,13 @@ from thalweg.kernels.reference.engram import GATE_FLOOR
 from thalweg.kernels.reference.fused_engram import check_table
 from thalweg.kernels.reference.fused_rows import check_rows
 from thalweg.kernels.sm90.library import ARCHITECTURE, compiled, tilelang
+from thalweg.kernels.sm90.row_casts import empty_mxfp8
 from thalweg.kernels.sm90.row_parts import (
     GROUP,
     WARP,
     check_contiguous,
     check_device,
     check_weight,
-    empty_mxfp8,
     implementation,
     kernel_dtype,
     row_shape,

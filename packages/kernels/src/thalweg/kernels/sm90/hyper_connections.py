@@ -4,7 +4,7 @@ A block has one row. Each thread holds its columns of all streams, so that the n
 while it is still in registers: every tensor passes the memory once.
 """
 # Without postponed annotations: those of the kernel are its arguments' types to TileLang.
-# mypy: disable-error-code="valid-type, name-defined, untyped-decorator, no-any-return"
+# mypy: disable-error-code="valid-type, name-defined, untyped-decorator"
 
 import functools
 from collections.abc import Callable
@@ -15,20 +15,21 @@ from torch import Tensor
 
 from thalweg.kernels.native_formats import HcMix, ReadRows
 from thalweg.kernels.reference.fused_rows import check_rows
+from thalweg.kernels.sm90.hyper_connections_parts import (
+    load_streams,
+    norm_and_store,
+    weighted_streams,
+)
 from thalweg.kernels.sm90.library import ARCHITECTURE, compiled, tilelang
+from thalweg.kernels.sm90.row_casts import empty_mxfp8
 from thalweg.kernels.sm90.row_parts import (
     GROUP,
-    Macro,
-    RowShape,
     check_contiguous,
     check_device,
     check_weight,
-    empty_mxfp8,
     implementation,
     kernel_dtype,
     row_shape,
-    row_sum,
-    store_mxfp8,
 )
 
 MOST_WARPS = 10
@@ -38,51 +39,13 @@ BLOCKS = 2
 
 
 @functools.cache
-def norm_and_store(shape: RowShape, weight_type: str) -> Macro:
-    """Macro (mixed, weight, eps, rows, codes, scales, row, place): RMSNorm of a row, stored as it is and in MXFP8.
-
-    mixed: bfloat16 [rounds * vector], this thread's columns, vector by vector.
-    """
-    T = tilelang().language
-    vector, rounds, sums, store = shape.vector, shape.rounds, row_sum(shape.warps), store_mxfp8(shape.vector)
-
-    @T.macro
-    def finish(mixed: Any, weight: Any, eps: Any, rows: Any, codes: Any, scales: Any, row: Any, place: Any) -> None:
-        factors = T.alloc_local((rounds * vector,), weight_type)
-        values = T.alloc_local((vector,), "float32")
-        rounded = T.alloc_local((vector,), "bfloat16")
-        widened = T.alloc_local((vector,), "float32")
-        parts = T.alloc_shared((shape.warps,), "float32")
-        squares = T.alloc_var("float32")
-        squares = 0.0
-        for k in T.unroll(rounds):
-            for i in T.vectorized(vector):
-                factors[k * vector + i] = weight[(place + k * shape.row_threads) * vector + i]
-        for i in T.unroll(rounds * vector):
-            squares = squares + T.cast(mixed[i], "float32") * T.cast(mixed[i], "float32")
-        scale = T.rsqrt(sums(squares, parts) / shape.width + eps)
-        for k in T.unroll(rounds):
-            for i in T.unroll(vector):
-                values[i] = (
-                    T.cast(mixed[k * vector + i], "float32") * scale * T.cast(factors[k * vector + i], "float32")
-                )
-            for i in T.vectorized(vector):
-                rounded[i] = values[i]
-            for i in T.vectorized(vector):
-                rows[row, (place + k * shape.row_threads) * vector + i] = rounded[i]
-            for i in T.vectorized(vector):
-                widened[i] = rounded[i]
-            store(widened, codes, scales, row, place + k * shape.row_threads)
-
-    return finish
-
-
-@functools.cache
 def read_kernel(streams: int, width: int, weight_type: str, architecture: str = ARCHITECTURE) -> Any:
     """The compiled kernel of hc_read."""
     T = tilelang().language
     shape = row_shape("trunk", width, MOST_WARPS)
-    vector, rounds, finish, num_rows = shape.vector, shape.rounds, norm_and_store(shape, weight_type), T.dynamic("n")
+    vector, rounds, num_rows = shape.vector, shape.rounds, T.dynamic("n")
+    load, add_up = load_streams(streams, vector), weighted_streams(streams, vector)
+    finish = norm_and_store(shape, weight_type)
 
     @T.prim_func
     def hc_read(
@@ -97,19 +60,13 @@ def read_kernel(streams: int, width: int, weight_type: str, architecture: str = 
         with T.Kernel(T.ceildiv(num_rows, shape.rows), threads=shape.threads) as block:
             row = block * shape.rows + T.get_thread_binding() // shape.row_threads
             place = T.get_thread_binding() % shape.row_threads
-            raw = T.alloc_local((streams * vector,), "bfloat16")
+            held = T.alloc_local((streams * vector,), "bfloat16")
             total = T.alloc_local((vector,), "float32")
             mixed = T.alloc_local((rounds * vector,), "bfloat16")
             if row < num_rows:
                 for k in T.unroll(rounds):
-                    for j in T.unroll(streams):
-                        for i in T.vectorized(vector):
-                            raw[j * vector + i] = trunk[row, j, (place + k * shape.row_threads) * vector + i]
-                    for i in T.unroll(vector):
-                        total[i] = read[row, 0] * T.cast(raw[i], "float32")
-                    for j in T.unroll(streams - 1):
-                        for i in T.unroll(vector):
-                            total[i] = total[i] + read[row, j + 1] * T.cast(raw[(j + 1) * vector + i], "float32")
+                    load(trunk, row, (place + k * shape.row_threads) * vector, held)
+                    add_up(held, read, row, total)
                     for i in T.vectorized(vector):
                         mixed[k * vector + i] = total[i]
                 finish(mixed, weight, eps, rows, codes, scales, row, place)
@@ -123,6 +80,7 @@ def collapse_kernel(streams: int, width: int, architecture: str = ARCHITECTURE) 
     T = tilelang().language
     shape = row_shape("x", width)
     vector, num_rows = shape.vector, T.dynamic("n")
+    load, add_up = load_streams(streams, vector), weighted_streams(streams, vector)
 
     @T.prim_func
     def hc_collapse(
@@ -133,18 +91,12 @@ def collapse_kernel(streams: int, width: int, architecture: str = ARCHITECTURE) 
         with T.Kernel(T.ceildiv(num_rows, shape.rows), threads=shape.threads) as block:
             row = block * shape.rows + T.get_thread_binding() // shape.row_threads
             place = T.get_thread_binding() % shape.row_threads
-            raw = T.alloc_local((streams * vector,), "bfloat16")
+            held = T.alloc_local((streams * vector,), "bfloat16")
             total = T.alloc_local((vector,), "float32")
             if row < num_rows:
                 for k in T.unroll(shape.rounds):
-                    for j in T.unroll(streams):
-                        for i in T.vectorized(vector):
-                            raw[j * vector + i] = trunk[row, j, (place + k * shape.row_threads) * vector + i]
-                    for i in T.unroll(vector):
-                        total[i] = read[row, 0] * T.cast(raw[i], "float32")
-                    for j in T.unroll(streams - 1):
-                        for i in T.unroll(vector):
-                            total[i] = total[i] + read[row, j + 1] * T.cast(raw[(j + 1) * vector + i], "float32")
+                    load(trunk, row, (place + k * shape.row_threads) * vector, held)
+                    add_up(held, read, row, total)
                     for i in T.vectorized(vector):
                         rows[row, (place + k * shape.row_threads) * vector + i] = total[i]
 
@@ -156,7 +108,9 @@ def advance_kernel(streams: int, width: int, weight_type: str, architecture: str
     """The compiled kernel of hc_advance."""
     T = tilelang().language
     shape = row_shape("trunk", width, MOST_WARPS)
-    vector, rounds, finish, num_rows = shape.vector, shape.rounds, norm_and_store(shape, weight_type), T.dynamic("n")
+    vector, rounds, num_rows = shape.vector, shape.rounds, T.dynamic("n")
+    load, add_up = load_streams(streams, vector), weighted_streams(streams, vector)
+    finish = norm_and_store(shape, weight_type)
 
     @T.prim_func
     def hc_advance(
@@ -175,18 +129,16 @@ def advance_kernel(streams: int, width: int, weight_type: str, architecture: str
         with T.Kernel(T.ceildiv(num_rows, shape.rows), threads=shape.threads) as block:
             row = block * shape.rows + T.get_thread_binding() // shape.row_threads
             place = T.get_thread_binding() % shape.row_threads
-            raw = T.alloc_local((streams * vector,), "bfloat16")
+            held = T.alloc_local((streams * vector,), "bfloat16")
             added = T.alloc_local((vector,), "bfloat16")
             T.annotate_min_blocks_per_sm(BLOCKS)
-            fresh = T.alloc_local((vector,), "bfloat16")
+            fresh = T.alloc_local((streams * vector,), "bfloat16")
             stream = T.alloc_local((vector,), "float32")
             total = T.alloc_local((vector,), "float32")
             mixed = T.alloc_local((rounds * vector,), "bfloat16")
             if row < num_rows:
                 for k in T.unroll(rounds):
-                    for j in T.unroll(streams):
-                        for i in T.vectorized(vector):
-                            raw[j * vector + i] = trunk[row, j, (place + k * shape.row_threads) * vector + i]
+                    load(trunk, row, (place + k * shape.row_threads) * vector, held)
                     for i in T.vectorized(vector):
                         added[i] = output[row, (place + k * shape.row_threads) * vector + i]
                     for s in T.unroll(streams):
@@ -194,17 +146,12 @@ def advance_kernel(streams: int, width: int, weight_type: str, architecture: str
                             stream[i] = write[row, s] * T.cast(added[i], "float32")
                         for j in T.unroll(streams):
                             for i in T.unroll(vector):
-                                stream[i] = stream[i] + carry[row, j, s] * T.cast(raw[j * vector + i], "float32")
+                                stream[i] = stream[i] + carry[row, j, s] * T.cast(held[j * vector + i], "float32")
                         for i in T.vectorized(vector):
-                            fresh[i] = stream[i]
+                            fresh[s * vector + i] = stream[i]
                         for i in T.vectorized(vector):
-                            advanced[row, s, (place + k * shape.row_threads) * vector + i] = fresh[i]
-                        if s == 0:
-                            for i in T.unroll(vector):
-                                total[i] = read[row, s] * T.cast(fresh[i], "float32")
-                        else:
-                            for i in T.unroll(vector):
-                                total[i] = total[i] + read[row, s] * T.cast(fresh[i], "float32")
+                            advanced[row, s, (place + k * shape.row_threads) * vector + i] = fresh[s * vector + i]
+                    add_up(fresh, read, row, total)
                     for i in T.vectorized(vector):
                         mixed[k * vector + i] = total[i]
                 finish(mixed, weight, eps, rows, codes, scales, row, place)
@@ -240,7 +187,14 @@ def hc_collapse(x: Tensor, pre: Tensor) -> Tensor:
 
 def hc_advance(trunk: Tensor, output: Tensor, mix: HcMix, weight: Tensor, eps: float) -> tuple[Tensor, ReadRows]:
     """As the reference."""
-    _check_trunk(trunk, output=output, next_read=mix.next_read, write=mix.write, carry=mix.carry, weight=weight)
+    _check_trunk(
+        trunk,
+        output=output,
+        next_read=mix.next_read,
+        write=mix.write,
+        carry=mix.carry,
+        weight=weight,
+    )
     n, streams, width = trunk.shape
     check_rows("output", output, torch.bfloat16, (n, width))
     check_rows("next_read", mix.next_read, torch.float32, (n, streams))

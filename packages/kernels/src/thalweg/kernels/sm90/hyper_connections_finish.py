@@ -10,6 +10,8 @@ from thalweg.kernels.sm90.row_parts import WARP, Macro
 
 SLOTS = 32
 """Columns of a partial sum: the mixes, then the sum of squares, then nothing."""
+MOST_WARPS = 8
+"""Of a block. They share its rows, and the quarters of their sums."""
 
 
 @functools.cache
@@ -28,7 +30,7 @@ def sinkhorn(streams: int) -> Macro:
             denominators[j] = denominators[j] * eps
             for k in T.unroll(streams):
                 denominators[j] = denominators[j] + comb[j * line + k * step] * factors[k]
-            results[j] = T.call_extern("float32", "__fdividef", T.float32(1), denominators[j])
+            results[j] = T.fast_rcp(denominators[j])
 
     @T.macro
     def normalise(comb: Any, eps: Any, iterations: Any) -> None:
@@ -59,20 +61,20 @@ def sinkhorn(streams: int) -> Macro:
 
 @functools.cache
 def finish_kernel(
-    streams: int, width: int, fans: int, fan_partials: int, has_many_rows: bool, architecture: str = ARCHITECTURE
+    streams: int, width: int, quarters: int, fans: int, pieces: int, rows: int, architecture: str = ARCHITECTURE
 ) -> Any:
-    """The compiled kernel that adds up fans of `fan_partials` sums each, and makes coefficients of the result.
+    """The compiled kernel that adds up partial sums of rows, and makes coefficients of the result.
 
-    has_many_rows: whether a warp adds up a row alone, or shares it with others, which takes less time.
+    A row's sum has `quarters` of so many `fans` each, of so many `pieces`, which are added in this order; rows: of a
+    block, at least 2 and a power of two.
     """
     T = tilelang().language
     mixes, normalised, num_rows = (2 + streams) * streams, sinkhorn(streams), T.dynamic("n")
-    shares = 1 if has_many_rows else max(count for count in (1, 2, 4) if fans % count == 0)
-    rows, share_fans = 16 if has_many_rows else 2, fans // shares
+    warps = min(MOST_WARPS, rows * quarters)
 
     @T.prim_func
     def hc_mix_finish(
-        partial: T.Tensor((fans * fan_partials, num_rows, SLOTS), "float32"),
+        partial: T.Tensor((quarters * fans * pieces, num_rows, SLOTS), "float32"),
         scale: T.Tensor((3,), "float32"),
         base: T.Tensor((mixes,), "float32"),
         next_read: T.Tensor((num_rows, streams), "float32"),
@@ -82,29 +84,33 @@ def finish_kernel(
         mix_eps: T.float32,
         iterations: T.int32,
     ) -> None:
-        with T.Kernel(T.ceildiv(num_rows, rows), threads=WARP * rows * shares) as block:
-            thread, lane = T.get_thread_binding(), T.get_thread_binding() % WARP
-            fan_sums = T.alloc_shared((fans, rows, SLOTS), "float32")
+        with T.Kernel(T.ceildiv(num_rows, rows), threads=WARP * warps) as block:
+            thread, lane, warp = T.get_thread_binding(), T.get_thread_binding() % WARP, T.get_thread_binding() // WARP
+            quarter_sums = T.alloc_shared((quarters, rows, SLOTS), "float32")
             sums = T.alloc_shared((rows, SLOTS + 1), "float32")
             comb = T.alloc_local((streams * streams,), "float32")
-            total, root, largest = (T.alloc_var("float32") for _ in range(3))
-            row, share = T.alloc_var("int32"), T.alloc_var("int32")
-            row = thread // WARP // shares
-            share = thread // WARP % shares
-            if block * rows + row < num_rows and lane <= mixes:
-                for f in T.unroll(share_fans):
-                    total = partial[(share * share_fans + f) * fan_partials, block * rows + row, lane]
-                    for p in T.unroll(fan_partials - 1):
-                        total = (
-                            total + partial[(share * share_fans + f) * fan_partials + p + 1, block * rows + row, lane]
-                        )
-                    fan_sums[share * share_fans + f, row, lane] = total
+            total, fan, root, largest = (T.alloc_var("float32") for _ in range(4))
+            row, quarter = T.alloc_var("int32"), T.alloc_var("int32")
+            T.pdl_sync()
+            for task in T.unroll(rows * quarters // warps):
+                quarter = (task * warps + warp) // rows
+                row = (task * warps + warp) % rows
+                if block * rows + row < num_rows and lane <= mixes:
+                    total = 0.0
+                    for f in T.unroll(fans):
+                        fan = partial[(quarter * fans + f) * pieces, block * rows + row, lane]
+                        for p in T.unroll(pieces - 1):
+                            fan = fan + partial[(quarter * fans + f) * pieces + p + 1, block * rows + row, lane]
+                        total = total + fan
+                    quarter_sums[quarter, row, lane] = total
             T.sync_threads()
-            if thread < rows * WARP:
-                total = fan_sums[0, thread // WARP, lane]
-                for f in T.unroll(fans - 1):
-                    total = total + fan_sums[f + 1, thread // WARP, lane]
-                sums[thread // WARP, lane] = total
+            for task in T.unroll(-(-rows // warps)):
+                row = task * warps + warp
+                if row < rows:
+                    total = quarter_sums[0, row, lane]
+                    for q in T.unroll(quarters - 1):
+                        total = total + quarter_sums[q + 1, row, lane]
+                    sums[row, lane] = total
             T.sync_threads()
             row = block * rows + thread
             if thread < rows and row < num_rows:

@@ -16,61 +16,89 @@ from torch import Tensor
 from thalweg.kernels.native_formats import Mxfp8Rows
 from thalweg.kernels.reference.fused_rows import check_rows
 from thalweg.kernels.sm90.library import ARCHITECTURE, compiled, tilelang
+from thalweg.kernels.sm90.row_casts import empty_mxfp8, store_rounded_mxfp8
 from thalweg.kernels.sm90.row_parts import (
     GROUP,
+    RowShape,
     check_device,
     check_weight,
-    empty_mxfp8,
     flat_rows,
     implementation,
     kernel_dtype,
     row_shape,
     row_sum,
-    store_mxfp8,
 )
 
-MOST_WARPS = 4
-"""Of a row. Few warps with many columns each fill a device better than many with few."""
+WIDE, WIDE_WARPS = 2048, 4
+"""From so many columns on a row is shared by so many warps; a narrower one is one warp's, which waits for nobody."""
+HELD = 128
+"""Columns whose next rows the blocks of a multiprocessor wait for, per thread of a block."""
 
 
 @functools.cache
-def norm_kernel(width: int, weight_type: str, casts: bool, architecture: str = ARCHITECTURE) -> Any:
-    """The compiled kernel for rows of a width; casts: whether MXFP8 comes out, instead of bfloat16."""
+def norm_kernel(width: int, weight_type: str, casts: bool, blocks: int, architecture: str = ARCHITECTURE) -> Any:
+    """The compiled kernel for rows of a width; casts: whether MXFP8 comes out, instead of bfloat16.
+
+    blocks: that run at the same time. They share out the rows, and widen the weights once.
+    """
     T = tilelang().language
-    shape = row_shape("x", width, MOST_WARPS)
-    vector, rounds, sums, store = shape.vector, shape.rounds, row_sum(shape.warps), store_mxfp8(shape.vector)
+    shape = _shape(width)
+    vector, warps, held = shape.vector, shape.warps, shape.rounds * shape.vector
+    sums, store, stride = row_sum(warps), store_rounded_mxfp8(vector), blocks * shape.rows
     num_rows, extent = T.dynamic("n"), T.dynamic("extent", "int64")
 
     @T.macro
-    def load(x: Any, weight: Any, start: Any, place: Any, values: Any, factors: Any) -> None:
-        raw = T.alloc_local((rounds * vector,), "bfloat16")
-        for k in T.unroll(rounds):
+    def load(line: Any, start: Any, place: Any, loaded: Any) -> None:
+        """The columns of this thread from a line of memory, in which they begin at `start`."""
+        for k in T.unroll(shape.rounds):
             for i in T.vectorized(vector):
-                raw[k * vector + i] = x[start + ((place + k * shape.row_threads) * vector + i)]
-        for k in T.unroll(rounds):
-            for i in T.vectorized(vector):
-                factors[k * vector + i] = weight[(place + k * shape.row_threads) * vector + i]
-        for k in T.unroll(rounds):
-            for i in T.vectorized(vector):
-                values[k * vector + i] = raw[k * vector + i]
+                loaded[k * vector + i] = line[start + ((place + k * shape.row_threads) * vector + i)]
 
     @T.macro
-    def normed(x: Any, weight: Any, start: Any, place: Any, eps: Any, rounded: Any) -> None:
-        """The normed values of this thread, rounded."""
-        values = T.alloc_local((rounds * vector,), "float32")
-        factors = T.alloc_local((rounds * vector,), weight_type)
-        parts = T.alloc_shared((shape.warps,), "float32")
-        load(x, weight, start, place, values, factors)
+    def widened_and_squared(raw: Any, values: Any) -> Any:
         squares = T.alloc_var("float32")
         squares = 0.0
-        for i in T.unroll(rounds * vector):
+        for i in T.unroll(held):
+            values[i] = T.cast(raw[i], "float32")
             squares = squares + values[i] * values[i]
-        scale = T.rsqrt(sums(squares, parts) / width + eps)
-        for i in T.unroll(rounds * vector):
-            values[i] = values[i] * scale * T.cast(factors[i], "float32")
-        for k in T.unroll(rounds):
-            for i in T.vectorized(vector):
-                rounded[k * vector + i] = values[k * vector + i]
+        return squares
+
+    @T.macro
+    def normed_rows(x: Any, weight: Any, row_vectors: Any, eps: Any, out: Any, scales: Any, block: Any) -> None:
+        place, row_size = T.get_thread_binding() % shape.row_threads, row_vectors * vector
+        raw = T.alloc_local((held,), "bfloat16")
+        stored = T.alloc_local((held,), weight_type)
+        factors = T.alloc_local((held,), "float32")
+        values = T.alloc_local((held,), "float32")
+        parts = T.alloc_shared((2, warps), "float32")
+        normed = T.alloc_local((vector,), "float32")
+        rounded = T.alloc_local((vector,), "bfloat16")
+        row, turn = T.alloc_var("int32"), T.alloc_var("int32")
+        row = block * shape.rows + T.get_thread_binding() // shape.row_threads
+        turn = 0
+        if row < num_rows:
+            load(x, row * row_size, place, raw)
+        load(weight, 0, place, stored)
+        for i in T.unroll(held):
+            factors[i] = T.cast(stored[i], "float32")
+        while row < num_rows:
+            squares = widened_and_squared(raw, values)
+            if row + stride < num_rows:
+                load(x, (row + stride) * row_size, place, raw)
+            # Parts of two rows: those of the last one may still be read.
+            scale = T.rsqrt(sums(squares, parts, turn) / width + eps)
+            turn = 1 - turn
+            for k in T.unroll(shape.rounds):
+                for i in T.unroll(vector):
+                    normed[i] = values[k * vector + i] * scale * factors[k * vector + i]
+                for i in T.vectorized(vector):
+                    rounded[i] = normed[i]
+                if casts:
+                    store(rounded, out, scales, row, place + k * shape.row_threads)
+                else:
+                    for i in T.vectorized(vector):
+                        out[row, (place + k * shape.row_threads) * vector + i] = rounded[i]
+            row = row + stride
 
     if casts:
 
@@ -83,17 +111,9 @@ def norm_kernel(width: int, weight_type: str, casts: bool, architecture: str = A
             row_vectors: T.int64,
             eps: T.float32,
         ) -> None:
-            with T.Kernel(T.ceildiv(num_rows, shape.rows), threads=shape.threads) as block:
-                row = block * shape.rows + T.get_thread_binding() // shape.row_threads
-                place = T.get_thread_binding() % shape.row_threads
-                rounded = T.alloc_local((rounds * vector,), "bfloat16")
-                group = T.alloc_local((vector,), "float32")
-                if row < num_rows:
-                    normed(x, weight, row * row_vectors * vector, place, eps, rounded)
-                    for k in T.unroll(rounds):
-                        for i in T.vectorized(vector):
-                            group[i] = rounded[k * vector + i]
-                        store(group, codes, scales, row, place + k * shape.row_threads)
+            with T.Kernel(T.min(T.ceildiv(num_rows, shape.rows), blocks), threads=shape.threads) as block:
+                T.annotate_min_blocks_per_sm(_resident(shape))
+                normed_rows(x, weight, row_vectors, eps, codes, scales, block)
 
         return compiled(norm_quantize, architecture)
 
@@ -105,15 +125,9 @@ def norm_kernel(width: int, weight_type: str, casts: bool, architecture: str = A
         row_vectors: T.int64,
         eps: T.float32,
     ) -> None:
-        with T.Kernel(T.ceildiv(num_rows, shape.rows), threads=shape.threads) as block:
-            row = block * shape.rows + T.get_thread_binding() // shape.row_threads
-            place = T.get_thread_binding() % shape.row_threads
-            rounded = T.alloc_local((rounds * vector,), "bfloat16")
-            if row < num_rows:
-                normed(x, weight, row * row_vectors * vector, place, eps, rounded)
-                for k in T.unroll(rounds):
-                    for i in T.vectorized(vector):
-                        out[row, (place + k * shape.row_threads) * vector + i] = rounded[k * vector + i]
+        with T.Kernel(T.min(T.ceildiv(num_rows, shape.rows), blocks), threads=shape.threads) as block:
+            T.annotate_min_blocks_per_sm(_resident(shape))
+            normed_rows(x, weight, row_vectors, eps, out, None, block)
 
     return compiled(rms_norm, architecture)
 
@@ -143,12 +157,22 @@ def _rows(x: Tensor, weight: Tensor) -> Tensor:
     return x if x.dim() == 2 else x.view(-1, x.shape[-1])
 
 
+def _shape(width: int) -> RowShape:
+    return row_shape("x", width, WIDE_WARPS if width >= WIDE else 1)
+
+
+def _resident(shape: RowShape) -> int:
+    """Blocks of a multiprocessor, each with the weights, a row and the next one in registers."""
+    return min(16, max(4, HELD // (shape.rounds * shape.vector)))
+
+
 def _launch(rows: Tensor, weight: Tensor, eps: float, *results: Tensor) -> None:
     num_rows, width = rows.shape
-    shape = row_shape("x", width, MOST_WARPS)
+    shape = _shape(width)
     if num_rows == 0:
         return
-    kernel = norm_kernel(width, kernel_dtype(weight), len(results) == 2)
+    blocks = _resident(shape) * torch.cuda.get_device_properties(rows.device).multi_processor_count
+    kernel = norm_kernel(width, kernel_dtype(weight), len(results) == 2, blocks)
     flat = flat_rows("x", rows, shape.vector)
     with torch.cuda.device(rows.device):
         kernel(flat, weight, *results, rows.stride(0) // shape.vector, eps)
@@ -157,6 +181,6 @@ def _launch(rows: Tensor, weight: Tensor, eps: float, *results: Tensor) -> None:
 IMPLEMENTATIONS = tuple(implementation(function) for function in (rms_norm, norm_quantize))
 
 COMPILE_EXAMPLES: dict[str, Callable[[str], Any]] = {
-    "rms_norm": lambda architecture: norm_kernel(5120, "bfloat16", False, architecture),
-    "norm_quantize": lambda architecture: norm_kernel(1280, "bfloat16", True, architecture),
+    "rms_norm": lambda architecture: norm_kernel(5120, "bfloat16", False, 528, architecture),
+    "norm_quantize": lambda architecture: norm_kernel(1280, "bfloat16", True, 528, architecture),
 }

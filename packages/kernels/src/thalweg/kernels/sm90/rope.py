@@ -17,18 +17,16 @@ from thalweg.interfaces import ConfigError
 from thalweg.kernels.native_formats import Mxfp8Rows
 from thalweg.kernels.reference.fused_rows import check_rotation
 from thalweg.kernels.sm90.library import ARCHITECTURE, compiled, tilelang
+from thalweg.kernels.sm90.row_casts import PAIRED, empty_mxfp8, store_mxfp4, store_rounded_mxfp8
 from thalweg.kernels.sm90.row_parts import (
     GROUP,
     Macro,
     check_contiguous,
     check_device,
-    empty_mxfp8,
     implementation,
-    store_mxfp4,
-    store_mxfp8,
 )
 
-VECTOR = 8
+VECTOR = PAIRED
 THREADS = 256
 ROUNDS = 2
 """Vectors of a thread that casts. All are loaded before the first one is used."""
@@ -102,7 +100,7 @@ def rotate_cast_kernel(
     """The compiled kernel that reads rows, rotates their last columns there or back, and casts them."""
     T = tilelang().language
     rotated, num_rows = rotated_vector(is_inverse), T.dynamic("n")
-    store = store_mxfp4(VECTOR) if is_mxfp4 else store_mxfp8(VECTOR)
+    store = store_mxfp4() if is_mxfp4 else store_rounded_mxfp8(VECTOR)
     vectors, head_vectors, kept_vectors = heads * width // VECTOR, width // VECTOR, (width - rope) // VECTOR
     columns, code_type = heads * width, "uint8" if is_mxfp4 else "float8_e4m3fn"
 
@@ -128,16 +126,15 @@ def rotate_cast_kernel(
             for k in T.unroll(ROUNDS):
                 row = ((block * ROUNDS + k) * THREADS + T.get_thread_binding()) // vectors
                 place = (block * ROUNDS + k) * THREADS + T.get_thread_binding() - row * vectors
-                for i in T.unroll(VECTOR):
-                    values[i] = T.cast(raw[k * VECTOR + i], "float32")
                 if row < num_rows and place % head_vectors >= kept_vectors:
                     rotated(raw, k * VECTOR, values, cos, sin, row, place % head_vectors - kept_vectors)
                     for i in T.vectorized(VECTOR):
                         turned[i] = values[i]
-                    for i in T.unroll(VECTOR):
-                        values[i] = T.cast(turned[i], "float32")
+                else:
+                    for i in T.vectorized(VECTOR):
+                        turned[i] = raw[k * VECTOR + i]
                 # Lanes of a group are all in a row, or all beyond the last one.
-                store(values, codes, scales, row, place, row < num_rows)
+                store(turned, codes, scales, row, place, row < num_rows)
 
     return compiled(rotate_cast, architecture)
 

@@ -1,4 +1,4 @@
-"""What kernels on rows share: how a row lies over threads, sums over it, and the cast of 32 neighbours to MXFP8.
+"""What kernels on rows share: how a row lies over threads, sums over it, and what is asked of tensors.
 
 Thread t of a row takes `vector` neighbouring columns at a time, t * vector first, then as many threads further on, so
 that a warp reads one stretch. Groups of 32 columns lie in 32 / vector neighbouring lanes.
@@ -19,7 +19,6 @@ import torch
 from torch import Tensor
 
 from thalweg.interfaces import ConfigError
-from thalweg.kernels.native_formats import Mxfp8Rows
 from thalweg.kernels.registry import Implementation
 from thalweg.kernels.sm90.library import tilelang
 
@@ -79,9 +78,9 @@ def row_shape(name: str, width: int, most_warps: int = 20, rows: int = 4) -> Row
 
 @functools.cache
 def row_sum(warps: int) -> Macro:
-    """Macro (value, parts) -> the sum of a value over the threads of a row, in one order, for all of them.
+    """Macro (value, parts, turn) -> the sum of a value over the threads of a row, in one order, for all of them.
 
-    parts: shared float32 [warps], which must not be in use.
+    parts: shared float32 [turns, warps], of which those of this turn must not be in use.
     """
     T = tilelang().language
 
@@ -94,131 +93,21 @@ def row_sum(warps: int) -> Macro:
         return total
 
     @T.macro
-    def over_warps(value: Any, parts: Any) -> Any:
+    def over_warps(value: Any, parts: Any, turn: Any) -> Any:
         part = T.alloc_var("float32")
         part = value
         for step in T.unroll(5):
             part = part + T.shfl_xor(part, 16 >> step)
         if T.get_thread_binding() % WARP == 0:
-            parts[T.get_thread_binding() // WARP] = part
+            parts[turn, T.get_thread_binding() // WARP] = part
         T.sync_threads()
         total = T.alloc_var("float32")
         total = 0.0
         for warp in T.unroll(warps):
-            total = total + parts[warp]
+            total = total + parts[turn, warp]
         return total
 
-    return (lambda value, parts: over_warp(value)) if warps == 1 else over_warps
-
-
-@functools.cache
-def mxfp8_scale(vector: int) -> Macro:
-    """Macro (values, numbers) -> the ue8m0 byte of the group of 32 whose `vector` float32 values this thread holds.
-
-    numbers: takes the values.
-
-    NaN among them become 0, as the format has it, and a group with an infinity has scale 255, which is NaN. The
-    smallest power of two that is no less than amax / 448 follows from the bits of amax: 448 = 1.75 * 2^8, so the
-    exponent goes up where the mantissa is beyond that of 1.75.
-    """
-    T = tilelang().language
-    steps = {1: 5, 2: 4, 4: 3, 8: 2}[vector]
-
-    @T.macro
-    def scale_of(values: Any, numbers: Any) -> Any:
-        largest = T.alloc_var("float32")
-        largest = 1e-4
-        for column in T.unroll(vector):
-            numbers[column] = T.if_then_else(T.isnan(values[column]), 0.0, values[column])
-            largest = T.max(largest, T.abs(numbers[column]))
-        for step in T.unroll(steps):
-            largest = T.max(largest, T.shfl_xor(largest, 1 << step))
-        exponent = T.alloc_var("int32")
-        exponent = T.shift_right(T.reinterpret(largest, "int32") + 0x1FFFFF, 23) - 8
-        if largest == T.infinity("float32"):
-            exponent = 255
-        return exponent
-
-    return scale_of
-
-
-@functools.cache
-def store_mxfp8(vector: int) -> Macro:
-    """Macro (values, codes, scales, row, place): the float32 values of a vector, cast and stored.
-
-    codes: e4m3 [n, K]; scales: uint8 [n, K / 32]; place: of the vector among those of the row. All lanes of a warp must
-    call it, those with is_stored = False write nothing.
-    """
-    T = tilelang().language
-    scale_of, lanes = mxfp8_scale(vector), GROUP // vector
-
-    @T.macro
-    def store(values: Any, codes: Any, scales: Any, row: Any, place: Any, is_stored: Any = True) -> None:
-        numbers = T.alloc_local((vector,), "float32")
-        exponent = scale_of(values, numbers)
-        factor = T.alloc_var("float32")
-        factor = T.reinterpret(T.shift_left(T.max(254 - exponent, 0), 23), "float32")
-        cast = T.alloc_local((vector,), "float8_e4m3fn")
-        for i in T.vectorized(vector):
-            cast[i] = numbers[i] * factor
-        if is_stored:
-            for i in T.vectorized(vector):
-                codes[row, place * vector + i] = cast[i]
-            if place % lanes == 0:
-                scales[row, place // lanes] = T.cast(exponent, "uint8")
-
-    return store
-
-
-@functools.cache
-def store_mxfp4(vector: int) -> Macro:
-    """As store_mxfp8, for packed e2m1 codes uint8 [n, K / 2].
-
-    Values of bfloat16 only. Multiplied by 2^-126, the numbers of e2m1 are the float32 whose upper bits are their code;
-    the rest is rounding at bit 22 to the even one of two neighbours.
-    """
-    T = tilelang().language
-    steps, lanes = {2: 4, 4: 3, 8: 2}[vector], GROUP // vector
-
-    @T.macro
-    def code_of(value: Any) -> Any:
-        bits = T.reinterpret(T.abs(value) * 2.0**-126, "int32")
-        rounded = T.shift_right(bits + 0x1FFFFF + T.bitwise_and(T.shift_right(bits, 22), 1), 22)
-        return T.bitwise_or(T.min(rounded, 7), T.bitwise_and(T.shift_right(T.reinterpret(value, "int32"), 28), 8))
-
-    @T.macro
-    def store(values: Any, codes: Any, scales: Any, row: Any, place: Any, is_stored: Any = True) -> None:
-        largest = T.alloc_var("float32")
-        largest = 6 * 2.0**-126
-        numbers = T.alloc_local((vector,), "float32")
-        for i in T.unroll(vector):
-            numbers[i] = T.if_then_else(T.isnan(values[i]), 0.0, values[i])
-            largest = T.max(largest, T.abs(numbers[i]))
-        for step in T.unroll(steps):
-            largest = T.max(largest, T.shfl_xor(largest, 1 << step))
-        exponent = T.alloc_var("int32")
-        exponent = T.shift_right(T.reinterpret(largest, "int32") + 0x3FFFFF, 23) - 2
-        if largest == T.infinity("float32"):
-            exponent = 255
-        factor = T.alloc_var("float32")
-        factor = T.reinterpret(T.shift_left(T.max(254 - exponent, 0), 23), "float32")
-        packed = T.alloc_local((vector // 2,), "uint8")
-        for i in T.unroll(vector // 2):
-            low, high = code_of(numbers[2 * i] * factor), code_of(numbers[2 * i + 1] * factor)
-            packed[i] = T.cast(T.bitwise_or(low, T.shift_left(high, 4)), "uint8")
-        if is_stored:
-            for i in T.vectorized(vector // 2):
-                codes[row, place * (vector // 2) + i] = packed[i]
-            if place % lanes == 0:
-                scales[row, place // lanes] = T.cast(exponent, "uint8")
-
-    return store
-
-
-def empty_mxfp8(num_rows: int, width: int, device: torch.device) -> Mxfp8Rows:
-    """Room for rows of a width."""
-    codes = torch.empty(num_rows, width, dtype=torch.uint8, device=device)
-    return Mxfp8Rows(codes, torch.empty(num_rows, width // GROUP, dtype=torch.uint8, device=device))
+    return (lambda value, parts, turn: over_warp(value)) if warps == 1 else over_warps
 
 
 def implementation(function: Callable[..., Any]) -> Implementation:

@@ -12,15 +12,15 @@ from torch import Tensor
 from thalweg.interfaces import ConfigError
 from thalweg.kernels.native_formats import Mxfp8Rows
 from thalweg.kernels.reference.fused_rows import check_rows
+from thalweg.kernels.sm90.cuda_source import cuda_source
 from thalweg.kernels.sm90.library import ARCHITECTURE, compiled, tilelang
+from thalweg.kernels.sm90.row_casts import empty_mxfp8, store_mxfp8
 from thalweg.kernels.sm90.row_parts import (
     GROUP,
     check_contiguous,
     check_device,
-    empty_mxfp8,
     implementation,
     row_shape,
-    store_mxfp8,
 )
 
 
@@ -32,14 +32,6 @@ def swiglu_kernel(width: int, is_weighted: bool, architecture: str = ARCHITECTUR
     vector, store = shape.vector, store_mxfp8(shape.vector)
     num_rows, num_weights = T.dynamic("n"), T.dynamic("num_weights")
 
-    @T.macro
-    def product(gate: Any, up: Any, limit: Any, weight: Any) -> Any:
-        """One element, in the order of the reference: no product is joined with a sum."""
-        g = T.if_then_else(gate > limit, limit, gate)  # which keeps NaN, unlike min
-        u = T.if_then_else(up > limit, limit, T.if_then_else(up < -limit, -limit, up))
-        result = g * T.ieee_frcp(1.0 + T.exp(-g)) * u
-        return result * weight if is_weighted else result
-
     @T.prim_func
     def swiglu_quantize(
         gate_up: T.Tensor((num_rows, 2 * width), "bfloat16"),
@@ -49,6 +41,7 @@ def swiglu_kernel(width: int, is_weighted: bool, architecture: str = ARCHITECTUR
         limit: T.float32,
     ) -> None:
         with T.Kernel(T.ceildiv(num_rows, shape.rows), threads=shape.threads) as block:
+            T.import_source(cuda_source("swiglu.cuh"))
             row = block * shape.rows + T.get_thread_binding() // shape.row_threads
             place = T.get_thread_binding() % shape.row_threads
             gate = T.alloc_local((shape.rounds * vector,), "bfloat16")
@@ -63,11 +56,12 @@ def swiglu_kernel(width: int, is_weighted: bool, architecture: str = ARCHITECTUR
                 weight = weights[row] if is_weighted else 1.0
                 for k in T.unroll(shape.rounds):
                     for i in T.unroll(vector):
-                        values[i] = product(
+                        values[i] = weight * T.call_extern(
+                            "float32",
+                            "swiglu",
                             T.cast(gate[k * vector + i], "float32"),
                             T.cast(up[k * vector + i], "float32"),
                             limit,
-                            weight,
                         )
                     store(values, codes, scales, row, place + k * shape.row_threads)
 
