@@ -23,6 +23,7 @@ from thalweg.interfaces import (
     InvariantError,
 )
 from thalweg.kernels.backends.fifo import LaunchedWorkError
+from thalweg.kernels.reference.bitmask import WORD_BITS
 from thalweg.scheduler.config import SchedulerConfig
 
 _LOG = logging.getLogger(__name__)
@@ -127,6 +128,15 @@ def _warm_up(maker: DeviceMaker, device: ModelDevice, num_tokens: int) -> None:
     while num_tokens or count:
         _run(maker, device, replace(scheduler, max_num_seqs=max(count, 1)), max(num_tokens, 1))
         num_tokens, count = num_tokens // 2, count // 2
+    _mask_a_row(maker)
+
+
+def _mask_a_row(maker: DeviceMaker) -> None:
+    """What grammars add to a step: the sequences of the largest steps have none."""
+    device, vocab_size = maker.backend.device, maker.model.config.vocab_size
+    bitmask = torch.full((1, -(-vocab_size // WORD_BITS)), -1, dtype=torch.int32, device=device)
+    row = torch.zeros(1, dtype=torch.int64, device=device)
+    maker.ops.apply_token_bitmask(torch.zeros(1, vocab_size, device=device), bitmask, row)
 
 
 def _run(maker: DeviceMaker, device: ModelDevice, scheduler: SchedulerConfig, num_tokens: int) -> None:

@@ -57,7 +57,7 @@ def costly_rows(count: int) -> list[SequenceToSample]:
         biases=np.zeros(1, np.float32),
         num_logprobs=20,
     )
-    return [SequenceToSample(row.with_seed(seed)) for seed in range(count)]
+    return [SequenceToSample(row.with_seed(seed), prompt_token_ids=(0,)) for seed in range(count)]
 
 
 def _raise_contexts(contexts: NDArray[np.int32], total: int, longest: int) -> None:
