@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import kernels_testing.sampling_rows  # noqa: F401 (adds to CASES)
 import pytest
 import torch
-from kernels_testing.row_cases import CASES, RowCase
 
 from thalweg.interfaces import ConfigError
-from thalweg.kernels import SyncGuard, bind, cuda_sync_mode, default_registry
+from thalweg.kernels import SyncGuard, bind, cuda_sync_mode
 from thalweg.kernels.testing import same_bits
 
 reference = bind("cpu").clear_broken_rows
@@ -48,15 +46,6 @@ def test_rows_are_found_and_cleared_as_by_the_reference(vocabulary: int, hopper:
 @pytest.mark.gpu
 def test_no_rows_are_no_work(hopper: torch.device) -> None:
     assert kernel(torch.empty(0, 8, device=hopper)).shape == (0,)
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize(
-    "case", [case for case in CASES if case.op == "clear_broken_rows"], ids=lambda case: case.label
-)
-def test_the_kernel_keeps_what_it_declares(case: RowCase, hopper: torch.device) -> None:
-    (implementation,) = default_registry().implementations(case.op, "sm90")
-    assert case.broken_promises(implementation, device=str(hopper)) == []
 
 
 def test_what_the_kernel_cannot_take_is_named() -> None:

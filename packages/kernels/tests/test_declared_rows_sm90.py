@@ -17,6 +17,10 @@ def test_every_kernel_that_declares_something_has_examples() -> None:
     assert all(examples_of(kernel.op) for kernel in KERNELS if kernel.op not in NOT_BY_ROW)
 
 
+def test_every_kernel_is_deterministic_and_may_be_captured_in_a_graph() -> None:
+    assert [kernel.label for kernel in KERNELS if not (kernel.deterministic and kernel.graph_safe)] == []
+
+
 @pytest.mark.gpu
 @pytest.mark.sm90
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Routed experts on Hopper: plans equal to the reference's, products close to it, and what they declare kept."""
+"""Routed experts on Hopper: plans equal to the reference's, and products close to it."""
 
 from __future__ import annotations
 
@@ -6,11 +6,9 @@ import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
-import kernels_testing.expert_rows  # noqa: F401 (adds to CASES)
 import pytest
 import torch
 from kernels_testing.expert_cases import random_checkpoint, random_rows, random_slots
-from kernels_testing.row_cases import CASES, RowCase
 from torch import Tensor
 
 from thalweg.interfaces import ConfigError
@@ -21,18 +19,16 @@ from thalweg.kernels import (
     SyncGuard,
     bind,
     cuda_sync_mode,
-    default_registry,
     pack_expert_weights,
 )
 from thalweg.kernels.sm90 import experts_linear, experts_plan
-from thalweg.kernels.testing import same_bits
+from thalweg.kernels.testing import relative_error, same_bits
 
 pytestmark = pytest.mark.gpu
 
 reference = bind("cpu")
 kernels = bind("sm90")
 SIZES = [(256, 256), (256, 128), (512, 2304), (256, 5120)]
-OPS = {"plan_experts", "expert_linear", "combine_experts"}
 Linear = Callable[..., Tensor]
 LINEARS: list[Linear] = [experts_linear.expert_linear, experts_linear.expert_linear_invariant]
 
@@ -74,11 +70,6 @@ def on(device: torch.device, rows: Mxfp8Rows) -> Mxfp8Rows:
     return Mxfp8Rows(*(part.to(device) for part in rows))
 
 
-def error(found: Tensor, expected: Tensor) -> float:
-    """Relative Frobenius error."""
-    return float((found.double() - expected.double()).norm() / expected.double().norm().clamp(min=1e-30))
-
-
 @pytest.mark.parametrize("name", CHOICES)
 def test_a_plan_is_the_references(hopper: torch.device, name: str) -> None:
     found, expected = CHOICES[name].plans(hopper)
@@ -113,7 +104,7 @@ def test_products_are_close_to_the_references(
     expected = reference.expert_linear(x, weights, plan, gather=gather)[:used].float()
     found = linear(x, weights, plan, gather=gather)
     assert found.shape == (plan.tokens.shape[0], sizes[0])
-    assert error(found[:used], expected) <= 4e-3
+    assert relative_error(found[:used], expected) <= 4e-3
     if used:
         assert (found[:used].float() - expected).abs().max() <= 0.02 * expected.abs().max()
 
@@ -159,13 +150,6 @@ def test_a_token_gets_the_references_sum(hopper: torch.device, name: str, width:
     expected = reference.combine_experts(outputs, shared, expected_plan)
     found = kernels.combine_experts(outputs.to(hopper), shared.to(hopper), plan)
     assert same_bits(found.cpu(), expected)
-
-
-@pytest.mark.parametrize("case", [case for case in CASES if case.op in OPS], ids=lambda case: case.label)
-def test_kernels_keep_what_they_declare(hopper: torch.device, case: RowCase) -> None:
-    for implementation in default_registry().implementations(case.op, "sm90"):
-        assert implementation.deterministic
-        assert case.broken_promises(implementation, str(hopper)) == []
 
 
 def test_a_graph_follows_what_its_inputs_hold(hopper: torch.device) -> None:

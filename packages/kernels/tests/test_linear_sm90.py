@@ -1,15 +1,13 @@
-"""Dense linears and the gate on Hopper against float64, or the reference, and what they declare."""
+"""Dense linears and the gate on Hopper against float64, or the reference."""
 
 from __future__ import annotations
 
-import kernels_testing.linear_rows  # noqa: F401 (adds to CASES)
 import pytest
 import torch
-from kernels_testing.row_cases import CASES, RowCase
 from torch import Tensor
 
 from thalweg.interfaces import ConfigError
-from thalweg.kernels import Fp8Weight, Mxfp8Rows, SyncGuard, bind, cuda_sync_mode, default_registry
+from thalweg.kernels import Fp8Weight, Mxfp8Rows, SyncGuard, bind, cuda_sync_mode
 from thalweg.kernels.reference.quant import dequantize_fp8_weight, dequantize_mxfp8
 from thalweg.kernels.sm90.bf16_linear import bf16_linear
 from thalweg.kernels.sm90.fp8_linear import fp8_linear, grouped_fp8_linear
@@ -94,17 +92,6 @@ def test_the_gate_chooses_as_the_reference_on_the_device(hopper: torch.device, e
             assert torch.allclose(weights, expected_weights, rtol=1e-6, atol=0)
     ids, _ = topk_gate(logits, None, 6, 2.5)
     assert torch.equal(ids, reference.topk_gate(logits, None, 6, 2.5)[0])
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize(
-    "case",
-    [case for case in CASES if case.op in ("fp8_linear", "grouped_fp8_linear", "bf16_linear", "topk_gate")],
-    ids=lambda case: case.label,
-)
-def test_implementations_keep_what_they_declare(hopper: torch.device, case: RowCase) -> None:
-    for implementation in default_registry().implementations(case.op, "sm90"):
-        assert case.broken_promises(implementation, "cuda") == [], implementation.label
 
 
 @pytest.mark.gpu

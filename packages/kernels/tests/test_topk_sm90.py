@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kernels_testing.indexer_rows import ascending_blocks
-from kernels_testing.row_cases import FEW, ROWS, Op, RowCase, integers, random
+from kernels_testing.row_cases import FEW, ROWS, RowCase, integers, random
 from torch import Tensor
 
 from thalweg.interfaces import ConfigError
@@ -154,28 +154,6 @@ def test_the_kernels_keep_what_they_declare(op: str, call: Any, hopper: torch.de
     def make() -> RowCall:
         result: RowCall = call(random(ROWS, 320, dtype=torch.bfloat16), (torch.arange(ROWS) * 5 % 321).int())
         return result
-
-    (implementation,) = default_registry().implementations(op, "sm90")
-    assert RowCase(op, make, {}, ROWS, FEW, (1,)).broken_promises(implementation, device="cuda") == []
-
-
-@pytest.mark.gpu
-@pytest.mark.sm90
-@pytest.mark.parametrize("op", ["compact_lengths", "restore_indices"])
-def test_kernels_of_blocks_keep_what_they_declare(op: str, hopper: torch.device) -> None:
-    def make() -> RowCall:
-        blocks = torch.where(integers(0, 3, ROWS, 6) > 0, torch.arange(6), -1).int()
-        numbers = integers(0, 49, ROWS, 6, seed=1).int()
-
-        def call(function: Op, ids: Tensor) -> Tensor:
-            result: Tensor = (
-                function(blocks[ids], numbers[ids, 0], 8)
-                if op == "compact_lengths"
-                else function(numbers[ids], blocks[ids], 8)
-            )
-            return result
-
-        return call
 
     (implementation,) = default_registry().implementations(op, "sm90")
     assert RowCase(op, make, {}, ROWS, FEW, (1,)).broken_promises(implementation, device="cuda") == []
