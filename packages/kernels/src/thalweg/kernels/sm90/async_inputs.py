@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from thalweg.kernels.reference.async_inputs import check_ids, check_ngrams, check_rows
-from thalweg.kernels.registry import Implementation
+from thalweg.kernels.sm90.declared import implementation
 from thalweg.kernels.sm90.library import ARCHITECTURE, compiled, tilelang
 from thalweg.kernels.sm90.sequence_rows import THREADS, sequence_macros
 from thalweg.kernels.sm90.tensors import check_device, name_of
@@ -262,16 +262,7 @@ def _filled(tensor: Tensor) -> Tensor:
 
 
 IMPLEMENTATIONS = tuple(
-    Implementation(
-        op=function.__name__,
-        backend="sm90",
-        provider="tilelang",
-        function=function,
-        deterministic=True,
-        batch_invariant=True,
-        graph_safe=True,
-    )
-    for function in (correct_context_lengths, gather_token_ids, gather_ngram_ids)
+    implementation(function) for function in (correct_context_lengths, gather_token_ids, gather_ngram_ids)
 )
 
 COMPILE_EXAMPLES = {

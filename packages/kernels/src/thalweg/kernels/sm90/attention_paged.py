@@ -12,9 +12,9 @@ from torch import Tensor
 from thalweg.interfaces import ConfigError
 from thalweg.kernels.reference.paged_attention import check_paged_attention
 from thalweg.kernels.reference.record_format import RecordFormat
-from thalweg.kernels.registry import Implementation
 from thalweg.kernels.sm90.attention_shell import HEADS, THREADS, TILE, check_queries, compiled_shell, shared_bytes
 from thalweg.kernels.sm90.cuda_source import cuda_source
+from thalweg.kernels.sm90.declared import implementation
 from thalweg.kernels.sm90.library import ARCHITECTURE, tilelang
 from thalweg.kernels.sm90.tensors import check_device, span, unit_bytes
 
@@ -171,17 +171,7 @@ def paged_sparse_attention(
     return out
 
 
-IMPLEMENTATIONS = (
-    Implementation(
-        op="paged_sparse_attention",
-        backend="sm90",
-        provider="tilelang",
-        function=paged_sparse_attention,
-        deterministic=True,
-        batch_invariant=True,
-        graph_safe=True,
-    ),
-)
+IMPLEMENTATIONS = (implementation(paged_sparse_attention),)
 COMPILE_EXAMPLES: dict[str, Callable[[str], Any]] = {
     "paged_sparse_attention": lambda architecture: paged_attention_kernel(64, 512, 128, 512, architecture=architecture)
 }

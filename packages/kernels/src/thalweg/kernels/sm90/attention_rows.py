@@ -11,9 +11,9 @@ from torch import Tensor
 
 from thalweg.interfaces import ConfigError
 from thalweg.kernels.reference.numerics import check_shape
-from thalweg.kernels.registry import Implementation
 from thalweg.kernels.sm90.attention_shell import HEADS, THREADS, TILE, check_queries, compiled_shell, shared_bytes
 from thalweg.kernels.sm90.cuda_source import cuda_source
+from thalweg.kernels.sm90.declared import implementation
 from thalweg.kernels.sm90.library import ARCHITECTURE, tilelang
 from thalweg.kernels.sm90.tensors import check_device, check_integers
 
@@ -90,17 +90,7 @@ def sparse_attention(q: Tensor, keys: Tensor, indices: Tensor, sink: Tensor | No
     return out
 
 
-IMPLEMENTATIONS = (
-    Implementation(
-        op="sparse_attention",
-        backend="sm90",
-        provider="tilelang",
-        function=sparse_attention,
-        deterministic=True,
-        batch_invariant=True,
-        graph_safe=True,
-    ),
-)
+IMPLEMENTATIONS = (implementation(sparse_attention),)
 COMPILE_EXAMPLES: dict[str, Callable[[str], Any]] = {
     "sparse_attention": lambda architecture: sparse_attention_kernel(64, 512, 640, architecture=architecture)
 }

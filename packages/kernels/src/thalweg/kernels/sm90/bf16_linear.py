@@ -10,9 +10,9 @@ from torch import Tensor
 
 from thalweg.interfaces import ConfigError
 from thalweg.kernels.reference.packed_linear import check_bf16_linear
-from thalweg.kernels.registry import Implementation
 from thalweg.kernels.sm90.bf16_rows import bf16_rows_kernel
 from thalweg.kernels.sm90.bf16_tiles import bf16_tiles_kernel
+from thalweg.kernels.sm90.declared import implementation
 from thalweg.kernels.sm90.row_parts import check_contiguous
 from thalweg.kernels.sm90.row_products import TILE, Sharing, groups_per_load, invariant_sharing, processors, sharing
 from thalweg.kernels.sm90.tensors import aligned_rows, check_device, span
@@ -77,20 +77,10 @@ def _few_rows(x: Tensor, weight: Tensor, out: Tensor, shared_out: Sharing) -> No
     kernel(span(x), weight, out, x.stride(0))
 
 
-def _implementation(function: Callable[..., Any], priority: int, is_invariant: bool) -> Implementation:
-    return Implementation(
-        op="bf16_linear",
-        backend="sm90",
-        provider="tilelang",
-        function=function,
-        priority=priority,
-        deterministic=True,
-        batch_invariant=is_invariant,
-        graph_safe=True,
-    )
-
-
-IMPLEMENTATIONS = (_implementation(bf16_linear, 0, False), _implementation(invariant_bf16_linear, -1, True))
+IMPLEMENTATIONS = (
+    implementation(bf16_linear, batch_invariant=False),
+    implementation(invariant_bf16_linear, "bf16_linear", priority=-1),
+)
 
 COMPILE_EXAMPLES: dict[str, Callable[[str], Any]] = {
     "bf16_linear 384 of 5120": lambda architecture: bf16_rows_kernel(

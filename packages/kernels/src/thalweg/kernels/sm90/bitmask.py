@@ -16,7 +16,7 @@ from torch import Tensor
 
 from thalweg.interfaces import ConfigError
 from thalweg.kernels.reference.bitmask import WORD_BITS, check_token_bitmask
-from thalweg.kernels.registry import Implementation
+from thalweg.kernels.sm90.declared import implementation
 from thalweg.kernels.sm90.library import ARCHITECTURE, compiled, tilelang
 
 WARP = 32
@@ -102,17 +102,7 @@ def _flat(rows: Tensor) -> Tensor:
     return rows.as_strided(((rows.shape[0] - 1) * rows.stride(0) + rows.shape[1],), (1,))
 
 
-IMPLEMENTATIONS = (
-    Implementation(
-        op="apply_token_bitmask",
-        backend="sm90",
-        provider="tilelang",
-        function=apply_token_bitmask,
-        deterministic=True,
-        batch_invariant=True,
-        graph_safe=True,
-    ),
-)
+IMPLEMENTATIONS = (implementation(apply_token_bitmask),)
 
 COMPILE_EXAMPLES: dict[str, Callable[[str], Any]] = {
     str(dtype).removeprefix("torch."): functools.partial(token_bitmask_kernel, dtype)

@@ -12,7 +12,7 @@ from torch import Tensor
 from thalweg.interfaces import ConfigError
 from thalweg.kernels.reference.indexer import BF16_MAX
 from thalweg.kernels.reference.numerics import check_shape
-from thalweg.kernels.registry import Implementation
+from thalweg.kernels.sm90.declared import implementation
 from thalweg.kernels.sm90.library import ARCHITECTURE, compiled, tilelang
 from thalweg.kernels.sm90.tensors import check_device, check_integers, name_of, span
 
@@ -248,22 +248,10 @@ def _check_rows(**tensors: Tensor) -> None:
             raise ConfigError(f"{name} has strides {list(tensor.stride())}; a last stride of 1 is required")
 
 
-def _implementation(op: str, function: Callable[..., Any]) -> Implementation:
-    return Implementation(
-        op=op,
-        backend="sm90",
-        provider="tilelang",
-        function=function,
-        deterministic=True,
-        batch_invariant=True,
-        graph_safe=True,
-    )
-
-
 IMPLEMENTATIONS = (
-    _implementation("block_scores", block_scores),
-    _implementation("compact_lengths", compact_lengths),
-    _implementation("restore_indices", restore_indices),
+    implementation(block_scores),
+    implementation(compact_lengths),
+    implementation(restore_indices),
 )
 COMPILE_EXAMPLES: dict[str, Callable[[str], Any]] = {
     "block_scores": functools.partial(block_scores_kernel, 8, VECTOR, torch.int32),

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from thalweg.interfaces import ConfigError
-from thalweg.kernels.registry import Implementation
+from thalweg.kernels.sm90.declared import implementation
 from thalweg.kernels.sm90.library import ARCHITECTURE, compiled, tilelang
 from thalweg.kernels.sm90.tensors import check_device, span
 
@@ -104,16 +104,6 @@ def clear_broken_rows(logits: Tensor) -> Tensor:
     return is_broken.view(torch.bool)
 
 
-IMPLEMENTATIONS = (
-    Implementation(
-        op="clear_broken_rows",
-        backend="sm90",
-        provider="tilelang",
-        function=clear_broken_rows,
-        deterministic=True,
-        batch_invariant=True,
-        graph_safe=True,
-    ),
-)
+IMPLEMENTATIONS = (implementation(clear_broken_rows),)
 
 COMPILE_EXAMPLES: dict[str, Callable[[str], Any]] = {"clear_broken_rows": functools.partial(broken_rows_kernel, 4)}

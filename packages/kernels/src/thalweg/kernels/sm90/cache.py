@@ -15,7 +15,7 @@ from torch import Tensor
 from thalweg.interfaces import ConfigError
 from thalweg.kernels.reference.cache import check_view
 from thalweg.kernels.reference.record_format import RecordFormat
-from thalweg.kernels.registry import Implementation
+from thalweg.kernels.sm90.declared import implementation
 from thalweg.kernels.sm90.index_rows import segments_to_slots
 from thalweg.kernels.sm90.library import ARCHITECTURE, compiled, tilelang
 from thalweg.kernels.sm90.record_codecs import codecs
@@ -188,15 +188,7 @@ def load_records(
 
 
 IMPLEMENTATIONS = tuple(
-    Implementation(
-        op=function.__name__,
-        backend="sm90",
-        provider="tilelang",
-        function=function,
-        deterministic=True,
-        batch_invariant=True,
-        graph_safe=True,
-    )
+    implementation(function)
     for function in (
         store_records,
         store_mxfp8,

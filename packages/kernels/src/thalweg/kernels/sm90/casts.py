@@ -12,13 +12,13 @@ from torch import Tensor
 from thalweg.interfaces import ConfigError
 from thalweg.kernels.native_formats import Mxfp8Rows
 from thalweg.kernels.reference.fused_rows import check_rows
+from thalweg.kernels.sm90.declared import implementation
 from thalweg.kernels.sm90.library import ARCHITECTURE, compiled, tilelang
 from thalweg.kernels.sm90.row_casts import PAIRED, empty_mxfp8, store_rounded_mxfp8
 from thalweg.kernels.sm90.row_parts import (
     GROUP,
     check_device,
     flat_rows,
-    implementation,
 )
 
 VECTOR = PAIRED

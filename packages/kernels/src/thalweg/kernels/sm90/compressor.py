@@ -10,7 +10,7 @@ from torch import Tensor
 
 from thalweg.interfaces import ConfigError
 from thalweg.kernels.reference.compressor import LATENT, SCORE
-from thalweg.kernels.registry import Implementation
+from thalweg.kernels.sm90.declared import implementation
 from thalweg.kernels.sm90.library import ARCHITECTURE, compiled, tilelang
 from thalweg.kernels.sm90.pooling import QUAD, THREADS, checked_rows, pool_macros, ring_quads
 from thalweg.kernels.sm90.tensors import name_of, span
@@ -107,17 +107,7 @@ def pool_decode(
     return pooled
 
 
-IMPLEMENTATIONS = (
-    Implementation(
-        op="pool_decode",
-        backend="sm90",
-        provider="tilelang",
-        function=pool_decode,
-        deterministic=True,
-        batch_invariant=True,
-        graph_safe=True,
-    ),
-)
+IMPLEMENTATIONS = (implementation(pool_decode),)
 
 COMPILE_EXAMPLES = {"pool_decode": functools.partial(pool_decode_kernel, 512, 2, 7, (torch.int32, torch.int32))}
 """Kernels at the dimensions of the released model, by name; each takes an architecture."""

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from thalweg.interfaces import ConfigError
 from thalweg.kernels.reference.compressor import LATENT, SCORE
-from thalweg.kernels.registry import Implementation
+from thalweg.kernels.sm90.declared import implementation
 from thalweg.kernels.sm90.library import ARCHITECTURE, compiled, tilelang
 from thalweg.kernels.sm90.pooling import QUAD, THREADS, checked_rows, pool_macros, ring_quads
 from thalweg.kernels.sm90.tensors import name_of, span
@@ -160,17 +160,7 @@ def pool_prefill(
     return pooled
 
 
-IMPLEMENTATIONS = (
-    Implementation(
-        op="pool_prefill",
-        backend="sm90",
-        provider="tilelang",
-        function=pool_prefill,
-        deterministic=True,
-        batch_invariant=True,
-        graph_safe=True,
-    ),
-)
+IMPLEMENTATIONS = (implementation(pool_prefill),)
 
 COMPILE_EXAMPLES = {"pool_prefill": functools.partial(pool_prefill_kernel, 512, 2, 7, (torch.int32,) * 5)}
 """Kernels at the dimensions of the released model, by name; each takes an architecture."""

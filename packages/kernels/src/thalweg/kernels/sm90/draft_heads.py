@@ -12,13 +12,13 @@ from torch import Tensor
 from thalweg.interfaces import ConfigError
 from thalweg.kernels.reference.drafting import CONFIDENCE_LIMIT
 from thalweg.kernels.reference.fused_rows import check_rows
+from thalweg.kernels.sm90.declared import implementation
 from thalweg.kernels.sm90.library import ARCHITECTURE, compiled, tilelang
 from thalweg.kernels.sm90.row_parts import (
     WARP,
     check_contiguous,
     check_device,
     check_weight,
-    implementation,
     kernel_dtype,
     row_shape,
 )

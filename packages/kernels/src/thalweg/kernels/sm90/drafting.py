@@ -16,7 +16,7 @@ from thalweg.kernels.reference.drafting import (
     check_draft_rows,
     key_columns,
 )
-from thalweg.kernels.registry import Implementation
+from thalweg.kernels.sm90.declared import implementation
 from thalweg.kernels.sm90.library import ARCHITECTURE, compiled, tilelang
 from thalweg.kernels.sm90.record_shape import unit_dtype
 from thalweg.kernels.sm90.tensors import check_device, check_integers, name_of, span
@@ -150,18 +150,7 @@ def store_draft_rows(pool: Tensor, write_slots: Tensor, rows: Tensor) -> None:
         kernel(write_slots.contiguous(), *flat, row_bytes // unit, slot_bytes // unit, pool.shape[0])
 
 
-IMPLEMENTATIONS = tuple(
-    Implementation(
-        op=function.__name__,
-        backend="sm90",
-        provider="tilelang",
-        function=function,
-        deterministic=True,
-        batch_invariant=True,
-        graph_safe=True,
-    )
-    for function in (draft_metadata, store_draft_rows)
-)
+IMPLEMENTATIONS = tuple(implementation(function) for function in (draft_metadata, store_draft_rows))
 
 COMPILE_EXAMPLES = {
     "draft_metadata": functools.partial(draft_metadata_kernel, 5, 128, 134, (torch.int32, torch.int32)),

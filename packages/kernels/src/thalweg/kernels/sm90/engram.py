@@ -14,6 +14,7 @@ from thalweg.kernels.native_formats import Mxfp8Rows
 from thalweg.kernels.reference.engram import GATE_FLOOR
 from thalweg.kernels.reference.fused_engram import check_table
 from thalweg.kernels.reference.fused_rows import check_rows
+from thalweg.kernels.sm90.declared import implementation
 from thalweg.kernels.sm90.library import ARCHITECTURE, compiled, tilelang
 from thalweg.kernels.sm90.row_casts import empty_mxfp8
 from thalweg.kernels.sm90.row_parts import (
@@ -22,7 +23,6 @@ from thalweg.kernels.sm90.row_parts import (
     check_contiguous,
     check_device,
     check_weight,
-    implementation,
     kernel_dtype,
     row_shape,
 )

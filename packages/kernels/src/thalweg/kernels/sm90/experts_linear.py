@@ -17,8 +17,8 @@ from thalweg.interfaces import ConfigError
 from thalweg.kernels.native_formats import Mxfp8Rows
 from thalweg.kernels.reference.expert_weights import TILE_BYTES, TILE_COLUMNS, TILE_ROWS, ExpertWeights
 from thalweg.kernels.reference.experts import ExpertPlan, check_rows
-from thalweg.kernels.registry import Implementation
 from thalweg.kernels.sm90.cuda_source import cuda_source
+from thalweg.kernels.sm90.declared import implementation
 from thalweg.kernels.sm90.experts_rows import widen_kernel, widened
 from thalweg.kernels.sm90.library import ARCHITECTURE, compiled, tilelang
 from thalweg.kernels.sm90.tensors import check_device
@@ -163,24 +163,8 @@ def _expert_linear(x: Mxfp8Rows, weights: ExpertWeights, plan: ExpertPlan, gathe
 
 
 IMPLEMENTATIONS = (
-    Implementation(
-        op="expert_linear",
-        backend="sm90",
-        provider="tilelang",
-        function=expert_linear,
-        priority=1,
-        deterministic=True,
-        graph_safe=True,
-    ),
-    Implementation(
-        op="expert_linear",
-        backend="sm90",
-        provider="tilelang",
-        function=expert_linear_invariant,
-        deterministic=True,
-        batch_invariant=True,
-        graph_safe=True,
-    ),
+    implementation(expert_linear, priority=1, batch_invariant=False),
+    implementation(expert_linear_invariant, "expert_linear"),
 )
 
 COMPILE_EXAMPLES: dict[str, Callable[[str], Any]] = {

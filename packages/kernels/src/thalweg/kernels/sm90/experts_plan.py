@@ -18,7 +18,7 @@ from thalweg.kernels.reference.experts import (
     most_tiles,
     tile_width,
 )
-from thalweg.kernels.registry import Implementation
+from thalweg.kernels.sm90.declared import implementation
 from thalweg.kernels.sm90.library import ARCHITECTURE, compiled, tilelang
 from thalweg.kernels.sm90.tensors import check_device
 
@@ -235,24 +235,8 @@ def combine_experts(outputs: Tensor, shared: Tensor, plan: ExpertPlan) -> Tensor
 
 
 IMPLEMENTATIONS = (
-    Implementation(
-        op="plan_experts",
-        backend="sm90",
-        provider="tilelang",
-        function=plan_experts,
-        deterministic=True,
-        batch_invariant=True,
-        graph_safe=True,
-    ),
-    Implementation(
-        op="combine_experts",
-        backend="sm90",
-        provider="tilelang",
-        function=combine_experts,
-        deterministic=True,
-        batch_invariant=True,
-        graph_safe=True,
-    ),
+    implementation(plan_experts),
+    implementation(combine_experts),
 )
 
 COMPILE_EXAMPLES: dict[str, Callable[[str], Any]] = {

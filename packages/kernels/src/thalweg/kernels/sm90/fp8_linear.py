@@ -10,7 +10,7 @@ from torch import Tensor
 
 from thalweg.kernels.native_formats import Mxfp8Rows
 from thalweg.kernels.reference.packed_linear import Fp8Weight, check_groups, check_rows, pack_fp8_weight
-from thalweg.kernels.registry import Implementation
+from thalweg.kernels.sm90.declared import implementation
 from thalweg.kernels.sm90.fp8_rows import fp8_rows_kernel
 from thalweg.kernels.sm90.fp8_stream import MOST_ROWS, StreamShape, fp8_stream_kernel, stream_shape
 from thalweg.kernels.sm90.fp8_tiles import SCALE_COLUMNS, TILES_DOWN, fp8_tiles_kernel, unpack_kernel
@@ -102,25 +102,12 @@ def _many_rows(x: Mxfp8Rows, weight: Fp8Weight, out: Tensor, groups: int) -> Non
     fp8_tiles_kernel(shape)(rows, weight.tiles.view(tiles_down, width, 8, 128), weight.scales, out, groups)
 
 
-def _implementation(op: str, function: Callable[..., Any], is_invariant: bool) -> Implementation:
-    return Implementation(
-        op=op,
-        backend="sm90",
-        provider="tilelang",
-        function=function,
-        priority=-1 if op != function.__name__ else 0,
-        deterministic=True,
-        batch_invariant=is_invariant,
-        graph_safe=True,
-    )
-
-
 IMPLEMENTATIONS = (
-    _implementation("pack_fp8_weight", pack_fp8_weight, True),
-    _implementation("fp8_linear", fp8_linear, False),
-    _implementation("fp8_linear", invariant_fp8_linear, True),
-    _implementation("grouped_fp8_linear", grouped_fp8_linear, False),
-    _implementation("grouped_fp8_linear", invariant_grouped_fp8_linear, True),
+    implementation(pack_fp8_weight),
+    implementation(fp8_linear, batch_invariant=False),
+    implementation(invariant_fp8_linear, "fp8_linear", priority=-1),
+    implementation(grouped_fp8_linear, batch_invariant=False),
+    implementation(invariant_grouped_fp8_linear, "grouped_fp8_linear", priority=-1),
 )
 
 COMPILE_EXAMPLES: dict[str, Callable[[str], Any]] = {

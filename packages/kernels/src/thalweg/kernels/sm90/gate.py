@@ -12,7 +12,7 @@ from torch import Tensor
 from thalweg.interfaces import ConfigError
 from thalweg.kernels.reference.numerics import check_shape
 from thalweg.kernels.reference.packed_linear import check_gate
-from thalweg.kernels.registry import Implementation
+from thalweg.kernels.sm90.declared import implementation
 from thalweg.kernels.sm90.library import ARCHITECTURE, compiled, tilelang
 from thalweg.kernels.sm90.tensors import check_device
 
@@ -166,17 +166,7 @@ def _check(
                 raise ConfigError(f"{name} has dtype {tensor.dtype}; {dtype} is required")
 
 
-IMPLEMENTATIONS = (
-    Implementation(
-        op="topk_gate",
-        backend="sm90",
-        provider="tilelang",
-        function=topk_gate,
-        deterministic=True,
-        batch_invariant=True,
-        graph_safe=True,
-    ),
-)
+IMPLEMENTATIONS = (implementation(topk_gate),)
 
 COMPILE_EXAMPLES: dict[str, Callable[[str], Any]] = {
     "topk_gate 6 of 384": lambda architecture: topk_gate_kernel(384, 6, 2.5, True, True, architecture),

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from thalweg.kernels.native_formats import HcMix, ReadRows
 from thalweg.kernels.reference.fused_rows import check_rows
+from thalweg.kernels.sm90.declared import implementation
 from thalweg.kernels.sm90.hyper_connections_parts import (
     load_streams,
     norm_and_store,
@@ -27,7 +28,6 @@ from thalweg.kernels.sm90.row_parts import (
     check_contiguous,
     check_device,
     check_weight,
-    implementation,
     kernel_dtype,
     row_shape,
 )

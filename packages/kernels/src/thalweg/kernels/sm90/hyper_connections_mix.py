@@ -16,6 +16,7 @@ from torch import Tensor
 from thalweg.interfaces import ConfigError
 from thalweg.kernels.native_formats import HcMix
 from thalweg.kernels.reference.fused_rows import check_rows
+from thalweg.kernels.sm90.declared import implementation
 from thalweg.kernels.sm90.hyper_connections_finish import SLOTS, finish_kernel
 from thalweg.kernels.sm90.hyper_connections_product import (
     MOST_BLOCK_ROWS,
@@ -26,7 +27,7 @@ from thalweg.kernels.sm90.hyper_connections_product import (
     plane_kernel,
     product_kernel,
 )
-from thalweg.kernels.sm90.row_parts import check_contiguous, check_device, implementation
+from thalweg.kernels.sm90.row_parts import check_contiguous, check_device
 
 STREAMS = (2, 4)
 PIECE_ROWS, FAN_ROWS, QUARTER_ROWS = 128, 2048, 4096

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from thalweg.interfaces import ConfigError
-from thalweg.kernels.registry import Implementation
+from thalweg.kernels.sm90.declared import implementation
 from thalweg.kernels.sm90.library import ARCHITECTURE, compiled, tilelang
 from thalweg.kernels.sm90.tensors import check_device, check_integers, name_of, span
 
@@ -212,15 +212,7 @@ def _with_elements(indices: Tensor) -> Tensor:
 
 
 IMPLEMENTATIONS = tuple(
-    Implementation(
-        op=function.__name__,
-        backend="sm90",
-        provider="tilelang",
-        function=function,
-        deterministic=True,
-        batch_invariant=True,
-        graph_safe=True,
-    )
+    implementation(function)
     for function in (expand_window_reads, expand_window_pivots, cat_kv_indices, segments_to_slots)
 )
 

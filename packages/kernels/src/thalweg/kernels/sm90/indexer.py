@@ -17,8 +17,8 @@ from torch import Tensor
 
 from thalweg.interfaces import ConfigError
 from thalweg.kernels.reference.paged_indexer import check_blocks, check_paged_queries, check_rows_queries, check_width
-from thalweg.kernels.registry import Implementation
 from thalweg.kernels.sm90.cuda_source import cuda_source
+from thalweg.kernels.sm90.declared import implementation
 from thalweg.kernels.sm90.library import ARCHITECTURE, compiled, tilelang
 
 TILE = 128
@@ -326,23 +326,11 @@ def _num_processors(device: torch.device) -> int:
     return torch.cuda.get_device_properties(device).multi_processor_count
 
 
-def _implementation(op: str, function: Callable[..., Any]) -> Implementation:
-    return Implementation(
-        op=op,
-        backend="sm90",
-        provider="tilelang",
-        function=function,
-        deterministic=True,
-        batch_invariant=True,
-        graph_safe=True,
-    )
-
-
 IMPLEMENTATIONS = (
-    _implementation("paged_indexer_scores", paged_indexer_scores),
-    _implementation("paged_candidate_scores", paged_candidate_scores),
-    _implementation("indexer_scores_rows", indexer_scores_rows),
-    _implementation("candidate_scores_rows", candidate_scores_rows),
+    implementation(paged_indexer_scores),
+    implementation(paged_candidate_scores),
+    implementation(indexer_scores_rows),
+    implementation(candidate_scores_rows),
 )
 
 _SHAPES = {

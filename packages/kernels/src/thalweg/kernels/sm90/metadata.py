@@ -12,7 +12,7 @@ from torch import Tensor
 
 from thalweg.interfaces import ConfigError
 from thalweg.kernels.reference.metadata import PLACEHOLDER_QUERY, DecodeRows, check_ratios
-from thalweg.kernels.registry import Implementation
+from thalweg.kernels.sm90.declared import implementation
 from thalweg.kernels.sm90.library import ARCHITECTURE, compiled, tilelang
 from thalweg.kernels.sm90.sequence_rows import THREADS, sequence_macros
 from thalweg.kernels.sm90.tensors import check_device, check_integers, name_of, span
@@ -238,17 +238,7 @@ def _rows(fields: Tensor, num_queries: int, is_valid: Tensor, tables: Tensor, ra
     )
 
 
-IMPLEMENTATIONS = (
-    Implementation(
-        op="decode_metadata",
-        backend="sm90",
-        provider="tilelang",
-        function=decode_metadata,
-        deterministic=True,
-        batch_invariant=True,
-        graph_safe=True,
-    ),
-)
+IMPLEMENTATIONS = (implementation(decode_metadata),)
 
 COMPILE_EXAMPLES = {
     "decode_metadata": functools.partial(

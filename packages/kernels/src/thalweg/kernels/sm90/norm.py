@@ -15,6 +15,7 @@ from torch import Tensor
 
 from thalweg.kernels.native_formats import Mxfp8Rows
 from thalweg.kernels.reference.fused_rows import check_rows
+from thalweg.kernels.sm90.declared import implementation
 from thalweg.kernels.sm90.library import ARCHITECTURE, compiled, tilelang
 from thalweg.kernels.sm90.row_casts import empty_mxfp8, store_rounded_mxfp8
 from thalweg.kernels.sm90.row_parts import (
@@ -23,7 +24,6 @@ from thalweg.kernels.sm90.row_parts import (
     check_device,
     check_weight,
     flat_rows,
-    implementation,
     kernel_dtype,
     row_shape,
     row_sum,

@@ -12,7 +12,7 @@ from torch import Tensor
 from thalweg.interfaces import ConfigError
 from thalweg.kernels.reference.norm_rope import check_norm_rope
 from thalweg.kernels.reference.record_format import RecordFormat
-from thalweg.kernels.registry import Implementation
+from thalweg.kernels.sm90.declared import implementation
 from thalweg.kernels.sm90.library import ARCHITECTURE, compiled, tilelang
 from thalweg.kernels.sm90.record_codecs import codecs
 from thalweg.kernels.sm90.record_lanes import Pages, lane_macros
@@ -231,18 +231,7 @@ def _inputs(
     return span(x), x.stride(0) // PART, weight.contiguous(), eps, *angles
 
 
-IMPLEMENTATIONS = tuple(
-    Implementation(
-        op=function.__name__,
-        backend="sm90",
-        provider="tilelang",
-        function=function,
-        deterministic=True,
-        batch_invariant=True,
-        graph_safe=True,
-    )
-    for function in (norm_rope, norm_rope_store)
-)
+IMPLEMENTATIONS = tuple(implementation(function) for function in (norm_rope, norm_rope_store))
 
 _MAIN = RecordShape(RecordFormat.FP4_MAIN, 512, None, 8)
 COMPILE_EXAMPLES = {

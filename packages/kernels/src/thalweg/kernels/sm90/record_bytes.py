@@ -15,7 +15,7 @@ from torch import Tensor
 
 from thalweg.kernels.reference.cache import check_view
 from thalweg.kernels.reference.record_format import RecordFormat
-from thalweg.kernels.registry import Implementation
+from thalweg.kernels.sm90.declared import implementation
 from thalweg.kernels.sm90.index_rows import segments_to_slots
 from thalweg.kernels.sm90.library import ARCHITECTURE, compiled, tilelang
 from thalweg.kernels.sm90.tensors import check_device, check_integers, name_of, span, unit_bytes
@@ -177,18 +177,7 @@ def load_parts(view: Tensor, segments: Tensor, num_rows: int, record_format: Rec
     return gather_parts(view, segments_to_slots(segments, num_rows, view.shape[1]), record_format)
 
 
-IMPLEMENTATIONS = tuple(
-    Implementation(
-        op=function.__name__,
-        backend="sm90",
-        provider="tilelang",
-        function=function,
-        deterministic=True,
-        batch_invariant=True,
-        graph_safe=True,
-    )
-    for function in (gather_parts, load_parts)
-)
+IMPLEMENTATIONS = tuple(implementation(function) for function in (gather_parts, load_parts))
 
 COMPILE_EXAMPLES = {
     f"gather_parts {name}": functools.partial(parts_kernel, *parts, torch.int32)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from thalweg.interfaces import ConfigError
 from thalweg.kernels.reference.async_inputs import check_total
-from thalweg.kernels.registry import Implementation
+from thalweg.kernels.sm90.declared import implementation
 from thalweg.kernels.sm90.library import ARCHITECTURE, compiled, tilelang
 from thalweg.kernels.sm90.tensors import check_device, name_of
 
@@ -179,17 +179,7 @@ def redistribute(total: int, previous_rows: Tensor, confidences: Tensor) -> Tens
     return lengths
 
 
-IMPLEMENTATIONS = (
-    Implementation(
-        op="redistribute",
-        backend="sm90",
-        provider="tilelang",
-        function=redistribute,
-        deterministic=True,
-        batch_invariant=True,
-        graph_safe=True,
-    ),
-)
+IMPLEMENTATIONS = (implementation(redistribute),)
 
 COMPILE_EXAMPLES = {"redistribute": functools.partial(redistribute_kernel, 5, 1, 1024, torch.int32)}
 """Kernels at the dimensions of the released model, by name; each takes an architecture."""

@@ -16,6 +16,7 @@ from torch import Tensor
 from thalweg.interfaces import ConfigError
 from thalweg.kernels.native_formats import Mxfp8Rows
 from thalweg.kernels.reference.fused_rows import check_rotation
+from thalweg.kernels.sm90.declared import implementation
 from thalweg.kernels.sm90.library import ARCHITECTURE, compiled, tilelang
 from thalweg.kernels.sm90.row_casts import PAIRED, empty_mxfp8, store_mxfp4, store_rounded_mxfp8
 from thalweg.kernels.sm90.row_parts import (
@@ -23,7 +24,6 @@ from thalweg.kernels.sm90.row_parts import (
     Macro,
     check_contiguous,
     check_device,
-    implementation,
 )
 
 VECTOR = PAIRED

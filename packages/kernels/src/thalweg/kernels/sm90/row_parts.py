@@ -19,7 +19,6 @@ import torch
 from torch import Tensor
 
 from thalweg.interfaces import ConfigError
-from thalweg.kernels.registry import Implementation
 from thalweg.kernels.sm90.library import tilelang
 
 WARP = 32
@@ -108,19 +107,6 @@ def row_sum(warps: int) -> Macro:
         return total
 
     return (lambda value, parts, turn: over_warp(value)) if warps == 1 else over_warps
-
-
-def implementation(function: Callable[..., Any]) -> Implementation:
-    """What a function of this folder declares whose kernels form a row's sums in one order, whatever the batch."""
-    return Implementation(
-        op=function.__name__,
-        backend="sm90",
-        provider="tilelang",
-        function=function,
-        deterministic=True,
-        batch_invariant=True,
-        graph_safe=True,
-    )
 
 
 def kernel_dtype(tensor: Tensor) -> str:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from thalweg.interfaces import ConfigError
 from thalweg.kernels.reference.numerics import check_shape
-from thalweg.kernels.registry import Implementation
+from thalweg.kernels.sm90.declared import implementation
 from thalweg.kernels.sm90.library import ARCHITECTURE, compiled, tilelang
 from thalweg.kernels.sm90.tensors import check_device, check_integers, name_of
 
@@ -166,18 +166,7 @@ def reset_token_counts(
             texts_kernel()(*tables, target, *prompt, *output, vocabulary, prompts, outputs)
 
 
-IMPLEMENTATIONS = tuple(
-    Implementation(
-        op=function.__name__,
-        backend="sm90",
-        provider="tilelang",
-        function=function,
-        deterministic=True,
-        batch_invariant=True,
-        graph_safe=True,
-    )
-    for function in (count_tokens, reset_token_counts)
-)
+IMPLEMENTATIONS = tuple(implementation(function) for function in (count_tokens, reset_token_counts))
 
 COMPILE_EXAMPLES: dict[str, Callable[[str], Any]] = {
     "count_tokens": functools.partial(count_kernel, 6, (torch.int32, torch.int32)),

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from thalweg.interfaces import ConfigError
-from thalweg.kernels.registry import Implementation
 from thalweg.kernels.sm90 import sampling_rows as rows
+from thalweg.kernels.sm90.declared import implementation
 from thalweg.kernels.sm90.sampling_random import checked_streams
 from thalweg.kernels.sm90.sampling_rows import check_logits, row_parameters, run_rows
 from thalweg.kernels.sm90.tensors import check_device
@@ -122,15 +122,7 @@ def coupled_tokens(
 
 
 IMPLEMENTATIONS = tuple(
-    Implementation(
-        op=function.__name__,
-        backend="sm90",
-        provider="tilelang",
-        function=function,
-        deterministic=True,
-        batch_invariant=True,
-        graph_safe=True,
-    )
+    implementation(function)
     for function in (
         argmax_lowest,
         log_softmax,

@@ -15,8 +15,8 @@ from torch import Tensor
 from thalweg.interfaces import ConfigError
 from thalweg.kernels.reference.numerics import check_shape
 from thalweg.kernels.reference.verification import ALPHA, Verdicts
-from thalweg.kernels.registry import Implementation
 from thalweg.kernels.sm90.cuda_source import cuda_source
+from thalweg.kernels.sm90.declared import implementation
 from thalweg.kernels.sm90.library import ARCHITECTURE, compiled, tilelang
 from thalweg.kernels.sm90.sampling_random import checked_streams
 from thalweg.kernels.sm90.sampling_rows import C_NAMES
@@ -199,17 +199,7 @@ def judge_drafts(
     return verdicts
 
 
-IMPLEMENTATIONS = (
-    Implementation(
-        op="judge_drafts",
-        backend="sm90",
-        provider="tilelang",
-        function=judge_drafts,
-        deterministic=True,
-        batch_invariant=True,
-        graph_safe=True,
-    ),
-)
+IMPLEMENTATIONS = (implementation(judge_drafts),)
 
 COMPILE_EXAMPLES: dict[str, Callable[[str], Any]] = {"judge_drafts": functools.partial(judge_kernel, torch.int64)}
 """Kernels by name, to be compiled for an architecture without a GPU."""

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from thalweg.interfaces import ConfigError
 from thalweg.kernels.reference.numerics import check_shape
-from thalweg.kernels.registry import Implementation
+from thalweg.kernels.sm90.declared import implementation
 from thalweg.kernels.sm90.library import ARCHITECTURE, compiled, tilelang
 from thalweg.kernels.sm90.tensors import check_device, check_integers, name_of, span
 
@@ -217,18 +217,7 @@ def align_draft_topk(
     return aligned, _find(targets, None, draft_ids, rows)
 
 
-IMPLEMENTATIONS = tuple(
-    Implementation(
-        op=function.__name__,
-        backend="sm90",
-        provider="tilelang",
-        function=function,
-        deterministic=True,
-        batch_invariant=True,
-        graph_safe=True,
-    )
-    for function in (token_logprobs, lookup_by_key, align_draft_topk)
-)
+IMPLEMENTATIONS = tuple(implementation(function) for function in (token_logprobs, lookup_by_key, align_draft_topk))
 
 _INTS = (torch.int32, torch.int32)
 COMPILE_EXAMPLES: dict[str, Callable[[str], Any]] = {

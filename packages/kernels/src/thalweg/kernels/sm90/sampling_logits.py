@@ -11,7 +11,7 @@ from torch import Tensor
 
 from thalweg.interfaces import ConfigError
 from thalweg.kernels.reference.numerics import check_shape
-from thalweg.kernels.registry import Implementation
+from thalweg.kernels.sm90.declared import implementation
 from thalweg.kernels.sm90.library import ARCHITECTURE, compiled, tilelang
 from thalweg.kernels.sm90.sampling_counts import EACH, PIECE, THREADS, check_tables
 from thalweg.kernels.sm90.tensors import check_device, check_integers, name_of, span
@@ -167,18 +167,7 @@ def forbid_tokens(logits: Tensor, rows: Tensor, ids: Tensor) -> None:
     _edit(logits, rows, ids, None)
 
 
-IMPLEMENTATIONS = tuple(
-    Implementation(
-        op=function.__name__,
-        backend="sm90",
-        provider="tilelang",
-        function=function,
-        deterministic=True,
-        batch_invariant=True,
-        graph_safe=True,
-    )
-    for function in (apply_penalties, add_biases, forbid_tokens)
-)
+IMPLEMENTATIONS = tuple(implementation(function) for function in (apply_penalties, add_biases, forbid_tokens))
 
 _LONGS = (torch.int64, torch.int64)
 COMPILE_EXAMPLES: dict[str, Callable[[str], Any]] = {

@@ -12,8 +12,8 @@ from torch import Tensor
 from thalweg.interfaces import ConfigError
 from thalweg.kernels.reference.numerics import check_shape
 from thalweg.kernels.reference.random_numbers import COIN, FRESH, RESIDUAL
-from thalweg.kernels.registry import Implementation
 from thalweg.kernels.sm90.cuda_source import cuda_source
+from thalweg.kernels.sm90.declared import implementation
 from thalweg.kernels.sm90.library import ARCHITECTURE, compiled, tilelang
 from thalweg.kernels.sm90.tensors import check_device, check_integers, name_of
 
@@ -104,18 +104,7 @@ def uniform(seeds: Tensor, positions: Tensor, case: int = FRESH) -> Tensor:
     return out
 
 
-IMPLEMENTATIONS = tuple(
-    Implementation(
-        op=function.__name__,
-        backend="sm90",
-        provider="tilelang",
-        function=function,
-        deterministic=True,
-        batch_invariant=True,
-        graph_safe=True,
-    )
-    for function in (splitmix_hash, uniform)
-)
+IMPLEMENTATIONS = tuple(implementation(function) for function in (splitmix_hash, uniform))
 
 COMPILE_EXAMPLES: dict[str, Callable[[str], Any]] = {
     "splitmix_hash": hash_kernel,

@@ -12,7 +12,7 @@ from torch import Tensor
 from thalweg.interfaces import ConfigError
 from thalweg.kernels.reference.numerics import check_shape
 from thalweg.kernels.reference.verification import Verdicts, Verification
-from thalweg.kernels.registry import Implementation
+from thalweg.kernels.sm90.declared import implementation
 from thalweg.kernels.sm90.sampling_judge import empty_verdicts, judge_into
 from thalweg.kernels.sm90.sampling_random import checked_streams
 from thalweg.kernels.sm90.sampling_verdicts import FORCED, UNCHANGED, WITHOUT_BROKEN, matches_kernel, prefix_kernel
@@ -217,16 +217,7 @@ def force_tokens(
 
 
 IMPLEMENTATIONS = tuple(
-    Implementation(
-        op=function.__name__,
-        backend="sm90",
-        provider="tilelang",
-        function=function,
-        deterministic=True,
-        batch_invariant=True,
-        graph_safe=True,
-    )
-    for function in (accepted_prefix, match_drafts, verify_drafts, force_tokens)
+    implementation(function) for function in (accepted_prefix, match_drafts, verify_drafts, force_tokens)
 )
 
 COMPILE_EXAMPLES: dict[str, Callable[[str], Any]] = {

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from thalweg.interfaces import ConfigError
 from thalweg.kernels.reference.numerics import check_shape
-from thalweg.kernels.registry import Implementation
 from thalweg.kernels.sm90.cuda_source import cuda_source
+from thalweg.kernels.sm90.declared import implementation
 from thalweg.kernels.sm90.library import ARCHITECTURE, compiled, tilelang
 from thalweg.kernels.sm90.sampling_random import checked_streams
 from thalweg.kernels.sm90.sampling_rows import C_NAMES, nothing
@@ -157,18 +157,7 @@ def sum_smaller_probs(logprobs: Tensor, token_ids: Tensor) -> Tensor:
     return _run("SMALLER", logprobs, ids=token_ids)
 
 
-IMPLEMENTATIONS = tuple(
-    Implementation(
-        op=function.__name__,
-        backend="sm90",
-        provider="tilelang",
-        function=function,
-        deterministic=True,
-        batch_invariant=True,
-        graph_safe=True,
-    )
-    for function in (draw, coupled_draw, sum_smaller_probs)
-)
+IMPLEMENTATIONS = tuple(implementation(function) for function in (draw, coupled_draw, sum_smaller_probs))
 
 COMPILE_EXAMPLES: dict[str, Callable[[str], Any]] = {
     use.lower(): functools.partial(weights_kernel, use, torch.int64) for use in RESULTS

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from thalweg.interfaces import ConfigError
-from thalweg.kernels.registry import Implementation
+from thalweg.kernels.sm90.declared import implementation
 from thalweg.kernels.sm90.library import ARCHITECTURE, compiled, tilelang
 from thalweg.kernels.sm90.tensors import check_device, check_integers, name_of, span
 
@@ -94,17 +94,7 @@ def _aligned(flat: Tensor) -> Tensor:
     return flat if flat.data_ptr() % (4 * flat.element_size()) == 0 else flat.clone()
 
 
-IMPLEMENTATIONS = (
-    Implementation(
-        op="topk_to_slots",
-        backend="sm90",
-        provider="tilelang",
-        function=topk_to_slots,
-        deterministic=True,
-        batch_invariant=True,
-        graph_safe=True,
-    ),
-)
+IMPLEMENTATIONS = (implementation(topk_to_slots),)
 
 COMPILE_EXAMPLES = {"topk_to_slots": functools.partial(topk_slots_kernel, 64, 4, torch.int32, torch.int32, torch.int32)}
 """Kernels at the dimensions of the released model, by name; each takes an architecture."""

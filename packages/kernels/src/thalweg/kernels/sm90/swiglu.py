@@ -13,13 +13,13 @@ from thalweg.interfaces import ConfigError
 from thalweg.kernels.native_formats import Mxfp8Rows
 from thalweg.kernels.reference.fused_rows import check_rows
 from thalweg.kernels.sm90.cuda_source import cuda_source
+from thalweg.kernels.sm90.declared import implementation
 from thalweg.kernels.sm90.library import ARCHITECTURE, compiled, tilelang
 from thalweg.kernels.sm90.row_casts import empty_mxfp8, store_mxfp8
 from thalweg.kernels.sm90.row_parts import (
     GROUP,
     check_contiguous,
     check_device,
-    implementation,
     row_shape,
 )
 

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from thalweg.interfaces import ConfigError
 from thalweg.kernels.reference.numerics import check_shape
-from thalweg.kernels.registry import Implementation
 from thalweg.kernels.sm90.cuda_source import cuda_source
+from thalweg.kernels.sm90.declared import implementation
 from thalweg.kernels.sm90.library import ARCHITECTURE, compiled, tilelang
 from thalweg.kernels.sm90.tensors import check_device, check_integers, span
 
@@ -132,21 +132,9 @@ def _select(scores: Tensor, visible: Tensor, k: int, per_entry: int) -> Tensor:
     return ids
 
 
-def _implementation(op: str, function: Callable[..., Any]) -> Implementation:
-    return Implementation(
-        op=op,
-        backend="sm90",
-        provider="tilelang",
-        function=function,
-        deterministic=True,
-        batch_invariant=True,
-        graph_safe=True,
-    )
-
-
 IMPLEMENTATIONS = (
-    _implementation("select_topk", select_topk),
-    _implementation("select_candidate_blocks", select_candidate_blocks),
+    implementation(select_topk),
+    implementation(select_candidate_blocks),
 )
 COMPILE_EXAMPLES: dict[str, Callable[[str], Any]] = {
     "select_topk": functools.partial(topk_kernel, 1),
