@@ -68,7 +68,7 @@ def test_another_version_of_tilelang_is_refused(monkeypatch: pytest.MonkeyPatch)
 
 def test_arguments_that_the_kernel_cannot_take_are_named() -> None:
     logits, bitmask, rows = torch.zeros(3, 64), torch.zeros(2, 2, dtype=torch.int32), torch.tensor([0, 1])
-    with pytest.raises(ConfigError, match=r"lie on cpu, cpu, cpu; one CUDA device is required"):
+    with pytest.raises(ConfigError, match=r"bitmask on cpu, rows on cpu; one CUDA device is required"):
         kernel(logits, bitmask, rows)
     with pytest.raises(ConfigError, match=r"logits has strides \[1, 3\]; a last stride of 1 is required"):
         kernel(torch.zeros(64, 3).t(), bitmask, rows)

@@ -15,7 +15,7 @@ from thalweg.kernels.sm90.attention_shell import HEADS, THREADS, TILE, check_que
 from thalweg.kernels.sm90.cuda_source import cuda_source
 from thalweg.kernels.sm90.declared import implementation
 from thalweg.kernels.sm90.library import ARCHITECTURE, tilelang
-from thalweg.kernels.sm90.tensors import check_device, check_integers
+from thalweg.kernels.sm90.tensors import check_device, check_integers, name_of
 
 MOST_KEYS = 1536
 """Of a list: the places of all of them are in shared memory."""
@@ -67,6 +67,7 @@ def sparse_attention(q: Tensor, keys: Tensor, indices: Tensor, sink: Tensor | No
 
     Roundings are those of paged_sparse_attention: of masses and of the output to bfloat16.
     """
+    check_shape("q", q, ("n", "H", "D"))
     rows, heads, dim = q.shape
     check_queries(q, scale)
     check_shape("keys", keys, ("S", dim))
@@ -84,7 +85,7 @@ def sparse_attention(q: Tensor, keys: Tensor, indices: Tensor, sink: Tensor | No
         return out.zero_()
     sink = torch.full((heads,), -torch.inf, device=q.device) if sink is None else sink.float().contiguous()
     check_device(q=q, keys=keys, indices=indices, sink=sink)
-    kernel = sparse_attention_kernel(heads, dim, width, str(indices.dtype).removeprefix("torch."))
+    kernel = sparse_attention_kernel(heads, dim, width, name_of(indices.dtype))
     with torch.cuda.device(q.device):
         kernel(q.contiguous(), keys.contiguous(), indices.contiguous(), sink, out, scale)
     return out

@@ -14,8 +14,8 @@ from thalweg.kernels.sm90.bf16_rows import bf16_rows_kernel
 from thalweg.kernels.sm90.bf16_tiles import bf16_tiles_kernel
 from thalweg.kernels.sm90.declared import implementation
 from thalweg.kernels.sm90.row_parts import check_contiguous
-from thalweg.kernels.sm90.row_products import TILE, Sharing, groups_per_load, invariant_sharing, processors, sharing
-from thalweg.kernels.sm90.tensors import aligned_rows, check_device, span
+from thalweg.kernels.sm90.row_products import TILE, Sharing, groups_per_load, invariant_sharing, sharing
+from thalweg.kernels.sm90.tensors import aligned_rows, check_device, processors, span
 from thalweg.kernels.sm90.tile_shapes import WEIGHT_ROWS, Cost, TileShape, fastest_shape
 
 VECTOR = 8

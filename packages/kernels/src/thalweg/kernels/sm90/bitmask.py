@@ -18,6 +18,7 @@ from thalweg.interfaces import ConfigError
 from thalweg.kernels.reference.bitmask import WORD_BITS, check_token_bitmask
 from thalweg.kernels.sm90.declared import implementation
 from thalweg.kernels.sm90.library import ARCHITECTURE, compiled, tilelang
+from thalweg.kernels.sm90.tensors import check_device, name_of, span
 
 WARP = 32
 WARPS = 8
@@ -29,7 +30,7 @@ BLOCK_WORDS = WARP * WARPS
 def token_bitmask_kernel(dtype: torch.dtype, architecture: str = ARCHITECTURE) -> Any:
     """The compiled kernel for logits of a dtype."""
     T = tilelang().language
-    values = str(dtype).removeprefix("torch.")
+    values = name_of(dtype)
     num_logits, num_bits, num_masks = T.dynamic("num_logits", "int64"), T.dynamic("num_bits", "int64"), T.dynamic("M")
 
     @T.prim_func
@@ -78,17 +79,14 @@ def apply_token_bitmask(logits: Tensor, bitmask: Tensor, rows: Tensor) -> None:
     for name, tensor in (("logits", logits), ("bitmask", bitmask)):
         if tensor.stride(1) != 1:
             raise ConfigError(f"{name} has strides {list(tensor.stride())}; a last stride of 1 is required")
-    devices = {tensor.device for tensor in (logits, bitmask, rows)}
-    if len(devices) > 1 or logits.device.type != "cuda":
-        where = ", ".join(str(tensor.device) for tensor in (logits, bitmask, rows))
-        raise ConfigError(f"logits, bitmask and rows lie on {where}; one CUDA device is required")
+    check_device(logits=logits, bitmask=bitmask, rows=rows)
     if 0 in (*logits.shape, *bitmask.shape):
         return
     kernel = token_bitmask_kernel(logits.dtype)
     with torch.cuda.device(logits.device):
         kernel(
-            _flat(logits.detach()),
-            _flat(bitmask),
+            span(logits.detach()),
+            span(bitmask),
             rows.long().contiguous(),
             logits.stride(0),
             bitmask.stride(0),
@@ -97,14 +95,8 @@ def apply_token_bitmask(logits: Tensor, bitmask: Tensor, rows: Tensor) -> None:
         )
 
 
-def _flat(rows: Tensor) -> Tensor:
-    """Everything from the first to the last element of rows [n, k], one-dimensional; rows may lie apart."""
-    return rows.as_strided(((rows.shape[0] - 1) * rows.stride(0) + rows.shape[1],), (1,))
-
-
 IMPLEMENTATIONS = (implementation(apply_token_bitmask),)
 
 COMPILE_EXAMPLES: dict[str, Callable[[str], Any]] = {
-    str(dtype).removeprefix("torch."): functools.partial(token_bitmask_kernel, dtype)
-    for dtype in (torch.float32, torch.bfloat16)
+    name_of(dtype): functools.partial(token_bitmask_kernel, dtype) for dtype in (torch.float32, torch.bfloat16)
 }

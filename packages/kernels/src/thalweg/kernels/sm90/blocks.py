@@ -161,6 +161,7 @@ def restore_kernel(
 
 def block_scores(scores: Tensor, visible: Tensor, block_size: int) -> Tensor:
     """As the reference, of bfloat16 scores without NaN."""
+    check_shape("scores", scores, ("n", "S"))
     rows, entries = scores.shape
     check_shape("visible", visible, (rows,))
     _check_block_size(block_size)

@@ -17,9 +17,9 @@ from thalweg.kernels.sm90.library import ARCHITECTURE, compiled, tilelang
 from thalweg.kernels.sm90.row_casts import PAIRED, empty_mxfp8, store_rounded_mxfp8
 from thalweg.kernels.sm90.row_parts import (
     GROUP,
-    check_device,
     flat_rows,
 )
+from thalweg.kernels.sm90.tensors import check_device
 
 VECTOR = PAIRED
 THREADS = 256

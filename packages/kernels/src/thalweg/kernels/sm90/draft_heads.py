@@ -17,11 +17,10 @@ from thalweg.kernels.sm90.library import ARCHITECTURE, compiled, tilelang
 from thalweg.kernels.sm90.row_parts import (
     WARP,
     check_contiguous,
-    check_device,
     check_weight,
-    kernel_dtype,
     row_shape,
 )
+from thalweg.kernels.sm90.tensors import check_device, name_of
 
 CONFIDENCE_WARPS = 8
 
@@ -137,7 +136,7 @@ def confidence(hidden: Tensor, markov: Tensor | None, weight: Tensor, temperatur
     if n:
         rows = hidden.new_empty(n, 1) if markov is None else markov.contiguous()
         with torch.cuda.device(hidden.device):
-            kernel = confidence_kernel(width, extra, kernel_dtype(weight))
+            kernel = confidence_kernel(width, extra, name_of(weight.dtype))
             kernel(hidden.contiguous(), rows, weight, result, temperature)
     return result
 

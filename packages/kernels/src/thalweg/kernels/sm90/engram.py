@@ -21,11 +21,10 @@ from thalweg.kernels.sm90.row_parts import (
     GROUP,
     WARP,
     check_contiguous,
-    check_device,
     check_weight,
-    kernel_dtype,
     row_shape,
 )
+from thalweg.kernels.sm90.tensors import check_device, name_of, processors
 
 THREADS = 128
 LOOKUP_BYTES = 16
@@ -277,8 +276,8 @@ def engram_update(
     check_device(trunk=trunk, projected=projected, q_weight=q_weight, k_weight=k_weight)
     updated = torch.empty_like(trunk)
     if n:
-        blocks = BLOCKS * torch.cuda.get_device_properties(trunk.device).multi_processor_count
-        kernel = update_kernel(streams, width, kernel_dtype(q_weight), image_mask is not None, blocks)
+        blocks = BLOCKS * processors(trunk.device)
+        kernel = update_kernel(streams, width, name_of(q_weight.dtype), image_mask is not None, blocks)
         with torch.cuda.device(trunk.device):
             places = projected.view(n, streams + 1, width)
             kernel(trunk, places, q_weight, k_weight, _flags(image_mask, trunk), updated, eps)

@@ -21,7 +21,7 @@ from thalweg.kernels.sm90.cuda_source import cuda_source
 from thalweg.kernels.sm90.declared import implementation
 from thalweg.kernels.sm90.experts_rows import widen_kernel, widened
 from thalweg.kernels.sm90.library import ARCHITECTURE, compiled, tilelang
-from thalweg.kernels.sm90.tensors import check_device
+from thalweg.kernels.sm90.tensors import check_device, processors
 
 DECODE_WIDTH = 16
 """Tiles of at most so many rows are multiplied in FP8."""
@@ -146,12 +146,12 @@ def expert_linear_invariant(x: Mxfp8Rows, weights: ExpertWeights, plan: ExpertPl
 
 def _expert_linear(x: Mxfp8Rows, weights: ExpertWeights, plan: ExpertPlan, gather: bool, is_fp8: bool) -> Tensor:
     check_rows(x, weights, plan, gather)
-    check_device(codes=x.codes, scales=x.scales, weights=weights.tiles, tokens=plan.tokens)
+    check_device(codes=x.codes, scales=x.scales, weights=weights.tiles, tokens=plan.tokens, tiles=plan.tiles)
     out = torch.empty(plan.tokens.shape[0], weights.out_features, dtype=torch.bfloat16, device=x.codes.device)
     if out.shape[0] == 0:
         return out
     steps, tiles = weights.in_features // TILE_COLUMNS, weights.tiles.view(-1)
-    blocks = torch.cuda.get_device_properties(out.device).multi_processor_count
+    blocks = processors(out.device)
     with torch.cuda.device(out.device):
         if is_fp8:
             kernel = decode_kernel(steps, plan.width, blocks)

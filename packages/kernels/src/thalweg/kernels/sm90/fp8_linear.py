@@ -15,8 +15,8 @@ from thalweg.kernels.sm90.fp8_rows import fp8_rows_kernel
 from thalweg.kernels.sm90.fp8_stream import MOST_ROWS, StreamShape, fp8_stream_kernel, stream_shape
 from thalweg.kernels.sm90.fp8_tiles import SCALE_COLUMNS, TILES_DOWN, fp8_tiles_kernel, unpack_kernel
 from thalweg.kernels.sm90.row_parts import check_contiguous
-from thalweg.kernels.sm90.row_products import TILE, Sharing, groups_per_load, invariant_sharing, processors, sharing
-from thalweg.kernels.sm90.tensors import check_device
+from thalweg.kernels.sm90.row_products import TILE, Sharing, groups_per_load, invariant_sharing, sharing
+from thalweg.kernels.sm90.tensors import check_device, processors
 from thalweg.kernels.sm90.tile_shapes import Cost, TileShape, fastest_shape
 
 FEW_ROWS = 32

@@ -155,13 +155,13 @@ def topk_gate(
 def _check(
     logits: Tensor, experts: int, biases: dict[str, Tensor | None], n: int, masks: dict[str, Tensor | None]
 ) -> None:
-    """Raise ConfigError, which names it, for a bias or a mask that the kernel cannot read."""
+    """Raise ConfigError, which names it, for a tensor that the kernel cannot read."""
+    check_device(logits=logits, **{name: tensor for name, tensor in (biases | masks).items() if tensor is not None})
     for given, size, dtype in ((biases, experts, torch.float32), (masks, n, torch.bool)):
         for name, tensor in given.items():
             if tensor is None:
                 continue
             check_shape(name, tensor, (size,))
-            check_device(logits=logits, **{name: tensor})
             if tensor.dtype != dtype:
                 raise ConfigError(f"{name} has dtype {tensor.dtype}; {dtype} is required")
 

@@ -26,11 +26,10 @@ from thalweg.kernels.sm90.row_casts import empty_mxfp8
 from thalweg.kernels.sm90.row_parts import (
     GROUP,
     check_contiguous,
-    check_device,
     check_weight,
-    kernel_dtype,
     row_shape,
 )
+from thalweg.kernels.sm90.tensors import check_device, name_of
 
 MOST_WARPS = 10
 """Of a row. Fewer threads with more columns each leave registers for two rows on a multiprocessor."""
@@ -168,7 +167,7 @@ def hc_read(trunk: Tensor, read: Tensor, weight: Tensor, eps: float) -> ReadRows
     result = _empty_read(n, width, trunk.device)
     if n:
         with torch.cuda.device(trunk.device):
-            kernel = read_kernel(streams, width, kernel_dtype(weight))
+            kernel = read_kernel(streams, width, name_of(weight.dtype))
             kernel(trunk, read, weight, *_as_float8(result), eps)
     return result
 
@@ -204,7 +203,7 @@ def hc_advance(trunk: Tensor, output: Tensor, mix: HcMix, weight: Tensor, eps: f
     advanced, result = torch.empty_like(trunk), _empty_read(n, width, trunk.device)
     if n:
         with torch.cuda.device(trunk.device):
-            kernel = advance_kernel(streams, width, kernel_dtype(weight))
+            kernel = advance_kernel(streams, width, name_of(weight.dtype))
             kernel(trunk, output, *mix, weight, advanced, *_as_float8(result), eps)
     return advanced, result
 

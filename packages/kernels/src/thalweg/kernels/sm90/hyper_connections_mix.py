@@ -27,7 +27,8 @@ from thalweg.kernels.sm90.hyper_connections_product import (
     plane_kernel,
     product_kernel,
 )
-from thalweg.kernels.sm90.row_parts import check_contiguous, check_device
+from thalweg.kernels.sm90.row_parts import check_contiguous
+from thalweg.kernels.sm90.tensors import check_device
 
 STREAMS = (2, 4)
 PIECE_ROWS, FAN_ROWS, QUARTER_ROWS = 128, 2048, 4096

@@ -20,6 +20,7 @@ from thalweg.kernels.reference.paged_indexer import check_blocks, check_paged_qu
 from thalweg.kernels.sm90.cuda_source import cuda_source
 from thalweg.kernels.sm90.declared import implementation
 from thalweg.kernels.sm90.library import ARCHITECTURE, compiled, tilelang
+from thalweg.kernels.sm90.tensors import processors, span
 
 TILE = 128
 THREADS = 128
@@ -251,7 +252,8 @@ def _launch(
         assert tables is not None
         _check_whole(q=q, q_scales=q_scales, head_weights=head_weights, end=end, block_tables=tables)
         _check_pages(view)
-        keys, key_scales, begin, page_stride, num_keys = _pages_as_bytes(view), q_scales, end, view.stride(0), 0
+        keys = span(view) if view.numel() else view.flatten()
+        key_scales, begin, page_stride, num_keys = q_scales, end, view.stride(0), 0
     else:
         keys, key_scales, begin = rows
         _check_whole(
@@ -280,7 +282,7 @@ def _launch(
             0 if blocks is None else blocks.shape[1],
             width,
             stride,
-            BLOCKS_PER_SM * _num_processors(q.device),
+            BLOCKS_PER_SM * processors(q.device),
         )
     return scores[:, :width]
 
@@ -313,17 +315,6 @@ def _check_pages(view: Tensor) -> None:
             f"view starts at address {view.data_ptr():#x} with pages {stride} bytes apart; "
             "multiples of 16 are required, the distance below 2^32"
         )
-
-
-def _pages_as_bytes(view: Tensor) -> Tensor:
-    """Everything from the first byte of the first page to the last of the last one, one-dimensional."""
-    pages, entries, _, record = view.shape
-    return view.as_strided(((pages - 1) * view.stride(0) + entries * record if pages else 0,), (1,))
-
-
-@functools.cache
-def _num_processors(device: torch.device) -> int:
-    return torch.cuda.get_device_properties(device).multi_processor_count
 
 
 IMPLEMENTATIONS = (

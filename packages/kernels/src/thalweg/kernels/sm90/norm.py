@@ -21,13 +21,12 @@ from thalweg.kernels.sm90.row_casts import empty_mxfp8, store_rounded_mxfp8
 from thalweg.kernels.sm90.row_parts import (
     GROUP,
     RowShape,
-    check_device,
     check_weight,
     flat_rows,
-    kernel_dtype,
     row_shape,
     row_sum,
 )
+from thalweg.kernels.sm90.tensors import check_device, name_of, processors
 
 WIDE, WIDE_WARPS = 2048, 4
 """From so many columns on a row is shared by so many warps; a narrower one is one warp's, which waits for nobody."""
@@ -171,8 +170,8 @@ def _launch(rows: Tensor, weight: Tensor, eps: float, *results: Tensor) -> None:
     shape = _shape(width)
     if num_rows == 0:
         return
-    blocks = _resident(shape) * torch.cuda.get_device_properties(rows.device).multi_processor_count
-    kernel = norm_kernel(width, kernel_dtype(weight), len(results) == 2, blocks)
+    blocks = _resident(shape) * processors(rows.device)
+    kernel = norm_kernel(width, name_of(weight.dtype), len(results) == 2, blocks)
     flat = flat_rows("x", rows, shape.vector)
     with torch.cuda.device(rows.device):
         kernel(flat, weight, *results, rows.stride(0) // shape.vector, eps)

@@ -23,8 +23,8 @@ from thalweg.kernels.sm90.row_parts import (
     GROUP,
     Macro,
     check_contiguous,
-    check_device,
 )
+from thalweg.kernels.sm90.tensors import check_device
 
 VECTOR = PAIRED
 THREADS = 256

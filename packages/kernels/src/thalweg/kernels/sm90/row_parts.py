@@ -20,6 +20,7 @@ from torch import Tensor
 
 from thalweg.interfaces import ConfigError
 from thalweg.kernels.sm90.library import tilelang
+from thalweg.kernels.sm90.tensors import span
 
 WARP = 32
 GROUP = 32
@@ -109,11 +110,6 @@ def row_sum(warps: int) -> Macro:
     return (lambda value, parts, turn: over_warp(value)) if warps == 1 else over_warps
 
 
-def kernel_dtype(tensor: Tensor) -> str:
-    """A tensor's dtype by the name that TileLang uses."""
-    return str(tensor.dtype).removeprefix("torch.")
-
-
 def check_weight(name: str, weight: Tensor, shape: tuple[int, ...]) -> None:
     """Raise ConfigError unless a weight is contiguous float32 or bfloat16 of a shape."""
     if weight.dtype not in (torch.float32, torch.bfloat16):
@@ -137,14 +133,6 @@ def check_alignment(name: str, tensor: Tensor, size: int) -> None:
         raise ConfigError(f"{name} begins at byte {tensor.data_ptr() % size} of {size}; aligned memory is required")
 
 
-def check_device(**tensors: Tensor) -> None:
-    """Raise ConfigError unless all tensors lie on one CUDA device."""
-    devices = {tensor.device for tensor in tensors.values()}
-    if len(devices) > 1 or next(iter(devices)).type != "cuda":
-        where = ", ".join(f"{name} on {tensor.device}" for name, tensor in tensors.items())
-        raise ConfigError(f"{where}; one CUDA device is required")
-
-
 def flat_rows(name: str, rows: Tensor, vector: int) -> Tensor:
     """Everything from the first to the last element of rows [n, K], one-dimensional; n > 0, and rows may lie apart.
 
@@ -156,4 +144,4 @@ def flat_rows(name: str, rows: Tensor, vector: int) -> Tensor:
             f"{name} has strides {list(rows.stride())}; 1 in a row, and a multiple of {vector} between rows is required"
         )
     check_alignment(name, rows, size)
-    return rows.as_strided(((rows.shape[0] - 1) * rows.stride(0) + rows.shape[1],), (1,))
+    return span(rows)

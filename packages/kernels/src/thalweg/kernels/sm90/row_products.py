@@ -9,8 +9,6 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass
 
-import torch
-
 BLOCK_ROWS = 8
 """Rows of x in one product of the tensor cores."""
 TILE = 32
@@ -54,12 +52,6 @@ class Sharing:
 def groups_per_load(width_groups: int) -> int:
     """Groups of 32 columns that are loaded at once: 4, or as many as divide the width."""
     return next(count for count in (4, 2, 1) if width_groups % count == 0)
-
-
-@functools.cache
-def processors(device: torch.device) -> int:
-    """How many a device has."""
-    return torch.cuda.get_device_properties(device).multi_processor_count
 
 
 def rows_per_warp(num_rows: int) -> int:

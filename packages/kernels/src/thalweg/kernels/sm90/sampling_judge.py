@@ -182,7 +182,13 @@ def judge_drafts(
         raise ConfigError(f"has_draft has dtype {has_draft.dtype}; bool is required")
     streams = checked_streams(n, seeds, positions)
     check_device(
-        logprobs=logprobs, draft_ids=draft_ids, has_draft=has_draft, draft_logprobs=draft_logprobs, seeds=seeds
+        logprobs=logprobs,
+        draft_ids=draft_ids,
+        has_draft=has_draft,
+        draft_logprobs=draft_logprobs,
+        draft_rows=draft_rows,
+        seeds=seeds,
+        positions=positions,
     )
     verdicts = empty_verdicts(n, logprobs.device)
     judge_into(

@@ -121,7 +121,8 @@ def apply_penalties(
     amounts = {"repetition": repetition, "presence": presence, "frequency": frequency}
     for name, values in (("slots", slots), *amounts.items()):
         check_shape(name, values, (num_rows,))
-    check_device(logits=logits, output_counts=output_counts, in_prompt=in_prompt, slots=slots, step_ids=step_ids)
+    tables = {"output_counts": output_counts, "in_prompt": in_prompt}
+    check_device(logits=logits, slots=slots, step_ids=step_ids, **tables, **amounts)
     if 0 in logits.shape:
         return
     drafts = step_ids.shape[1]
@@ -145,7 +146,7 @@ def _edit(logits: Tensor, rows: Tensor, ids: Tensor, biases: Tensor | None) -> N
     check_shape("ids", ids, tuple(rows.shape))
     check_integers("rows", rows)
     check_integers("ids", ids)
-    check_device(logits=logits, rows=rows, ids=ids)
+    check_device(logits=logits, rows=rows, ids=ids, **({} if biases is None else {"biases": biases}))
     if rows.numel() == 0 or logits.numel() == 0:
         return
     flat = span(logits.detach())

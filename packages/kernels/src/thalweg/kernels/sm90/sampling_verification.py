@@ -181,7 +181,19 @@ def verify_drafts(
         drawn_rows = torch.arange(num_rows, device=token_ids.device)
     streams = checked_streams(logprobs.shape[0], seeds, positions)
     check_shape("drawn_rows", drawn_rows, (logprobs.shape[0],))
-    check_device(best_ids=best, token_ids=tokens, query_lengths=lengths, logprobs=logprobs, draft_pool=draft_pool)
+    check_device(
+        best_ids=best,
+        token_ids=tokens,
+        query_lengths=lengths,
+        is_broken=broken,
+        logprobs=logprobs,
+        seeds=seeds,
+        positions=positions,
+        draft_pool=draft_pool,
+        read_slots=reads,
+        drawn_rows=drawn_rows,
+        **({} if flags is None else {"is_certain": flags}),
+    )
     verdicts, drafts, has_draft, draft_rows = _matched(best, tokens, lengths, (reads, flags, draft_length))
     judge_into(
         verdicts,
@@ -202,7 +214,9 @@ def force_tokens(
 ) -> Verification:
     """As the reference."""
     num_rows = token_ids.shape[0]
-    check_device(forced_ids=forced_ids, token_ids=token_ids, query_lengths=query_lengths)
+    check_device(
+        forced_ids=forced_ids, token_ids=token_ids, query_lengths=query_lengths, verified_ids=verification.token_ids
+    )
     forced, tokens = _int("forced_ids", forced_ids, num_rows), _int("token_ids", token_ids, num_rows)
     lengths = _int("query_lengths", query_lengths, query_lengths.shape[0])
     old = _int("token_ids", verification.token_ids, num_rows), _bytes("is_accepted", verification.is_accepted, num_rows)

@@ -19,9 +19,9 @@ from thalweg.kernels.sm90.row_casts import empty_mxfp8, store_mxfp8
 from thalweg.kernels.sm90.row_parts import (
     GROUP,
     check_contiguous,
-    check_device,
     row_shape,
 )
+from thalweg.kernels.sm90.tensors import check_device
 
 
 @functools.cache

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 
 import torch
@@ -22,6 +23,12 @@ def check_device(**tensors: Tensor) -> None:
     if len({tensor.device for tensor in tensors.values()}) > 1 or any(not t.is_cuda for t in tensors.values()):
         where = ", ".join(f"{name} on {tensor.device}" for name, tensor in tensors.items())
         raise ConfigError(f"got {where}; one CUDA device is required")
+
+
+@functools.cache
+def processors(device: torch.device) -> int:
+    """How many streaming multiprocessors a CUDA device has."""
+    return torch.cuda.get_device_properties(device).multi_processor_count
 
 
 def check_integers(name: str, tensor: Tensor) -> None:

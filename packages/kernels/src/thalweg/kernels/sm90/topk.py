@@ -19,7 +19,7 @@ from thalweg.kernels.reference.numerics import check_shape
 from thalweg.kernels.sm90.cuda_source import cuda_source
 from thalweg.kernels.sm90.declared import implementation
 from thalweg.kernels.sm90.library import ARCHITECTURE, compiled, tilelang
-from thalweg.kernels.sm90.tensors import check_device, check_integers, span
+from thalweg.kernels.sm90.tensors import check_device, check_integers, processors, span
 
 MAX_COLUMNS = 1 << 20
 THREADS = 512
@@ -107,6 +107,7 @@ def select_candidate_blocks(scores: Tensor, visible: Tensor, block_size: int, to
 
 def _select(scores: Tensor, visible: Tensor, k: int, per_entry: int) -> Tensor:
     """The k best of the first ceil(visible / per_entry) columns."""
+    check_shape("scores", scores, ("n", "S"))
     rows, columns = scores.shape
     check_shape("visible", visible, (rows,))
     if k < 0:
@@ -125,8 +126,7 @@ def _select(scores: Tensor, visible: Tensor, k: int, per_entry: int) -> Tensor:
         return ids
     if columns == 0:
         return ids.fill_(-1)
-    processors = torch.cuda.get_device_properties(scores.device).multi_processor_count
-    kernel = topk_kernel(1 if rows <= processors else 2)
+    kernel = topk_kernel(1 if rows <= processors(scores.device) else 2)
     with torch.cuda.device(scores.device):
         kernel(span(scores), visible.int().contiguous(), ids.view(-1), scores.stride(0), columns, k, per_entry)
     return ids
