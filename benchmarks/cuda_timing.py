@@ -1,4 +1,4 @@
-"""Timing of work on a CUDA device: graphs of several calls, replayed, against the rate of a large copy."""
+"""Timing of work on a CUDA device: graphs of several calls, replayed, against the floors of bytes and products."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ import statistics
 from collections.abc import Callable, Sequence
 
 import torch
+from report import Row
 
 Call = Callable[[], object]
+TENSOR_TFLOPS = 790.0
+"""What a large product of bfloat16 matrices reaches on an H200."""
 
 
 def graph_time_us(calls: Sequence[Call], replays: int = 5) -> float:
@@ -40,6 +43,19 @@ def copy_rate(megabytes: int = 2000, repeats: int = 5) -> float:
     source = torch.rand(megabytes << 18, device="cuda")
     copy = torch.empty_like(source)
     return 2 * source.nbytes / min(graph_time_us([functools.partial(copy.copy_, source)], 1) for _ in range(repeats))
+
+
+def against_floors(calls: Sequence[Call], num_bytes: float, flops: float, bytes_per_us: float) -> Row:
+    """The time of a call beside the larger of two floors: that of its bytes, and that of its products."""
+    time_us = graph_time_us(calls)
+    floors = num_bytes / bytes_per_us, flops / TENSOR_TFLOPS / 1e6
+    return {
+        "us": time_us,
+        "floor us": max(floors),
+        "bound by": "bytes" if floors[0] >= floors[1] else "products",
+        "% of floor": 100 * max(floors) / time_us,
+        "TFLOP/s": flops / time_us / 1e6,
+    }
 
 
 def device_line() -> str:

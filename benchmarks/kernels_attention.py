@@ -11,7 +11,7 @@ import functools
 from collections.abc import Callable, Iterator, Sequence
 
 import torch
-from cuda_timing import copy_rate, graph_time_us, require_gpu
+from cuda_timing import TENSOR_TFLOPS, copy_rate, graph_time_us, require_gpu
 from report import Row, arguments, publish
 
 from thalweg.kernels import RecordFormat, bind
@@ -21,8 +21,6 @@ Case = tuple[str, int, float, Sequence[Call]]
 """What is measured, bytes that a call must move, its floating-point operations, and calls on different buffers."""
 
 HEADS, DIM, WINDOW, SELECTED, RING = 64, 512, 128, 512, 134
-TENSOR_RATE = 790e6
-"""Floating-point operations in a microsecond."""
 ops = bind("sm90")
 
 
@@ -82,8 +80,9 @@ def measure(cases: Iterator[Case], rate: float, replays: int) -> list[Row]:
     """rate: of the memory, in bytes per microsecond."""
     rows: list[Row] = []
     for name, moved, flops, calls in cases:
-        floor, us = max(moved / rate, flops / TENSOR_RATE), graph_time_us(calls, replays)
-        bound = "memory" if moved / rate > flops / TENSOR_RATE else "tensor cores"
+        floors = moved / rate, flops / TENSOR_TFLOPS / 1e6
+        floor, us = max(floors), graph_time_us(calls, replays)
+        bound = "memory" if floors[0] > floors[1] else "tensor cores"
         rows.append(
             {"case": name, "us": us, "floor, us": floor, "bound by": bound, "floor / us, %": 100 * floor / us}
             | {"TFLOP/s": flops / us / 1e6}

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import functools
 import importlib.util
-import statistics
 import time
 from collections.abc import Callable, Sequence
 
 import torch
+from cuda_timing import Call, graph_time_us
 from report import Row, arguments, publish
 
 from thalweg.kernels import bind
@@ -24,7 +24,6 @@ SECTOR_BYTES = 32
 ALLOWED = {"nothing": 0.0, "0.1 %": 0.001, "half": 0.5, "90 %": 0.9, "99.9 %": 0.999, "everything": 1.0}
 """What masks allow, tokens drawn independently. Real ones lie between 0.1 % (a key of an object) and 90 % (text)."""
 
-Call = Callable[[], object]
 Apply = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], None]
 
 
@@ -49,34 +48,17 @@ def floor_bytes(masks: torch.Tensor, vocabulary: int, element_size: int) -> floa
     return masks.shape[0] * (4 * masks.shape[1] + share * vocabulary * element_size)
 
 
-def time_on_host(calls: Sequence[Call], repeats: int) -> float:
-    """Milliseconds of a call, of this thread: the best of several rounds."""
+def time_us(calls: Sequence[Call], device: torch.device, repeats: int) -> float:
+    """Microseconds of a call: in a graph of all of them, or of this thread, the best of several rounds."""
+    if device.type == "cuda":
+        return graph_time_us(calls, repeats)
     times = []
     for _ in range(repeats + 1):
         start = time.thread_time()
         for call in calls:
             call()
         times.append(time.thread_time() - start)
-    return 1000 * min(times[1:]) / len(calls)
-
-
-def time_on_cuda(calls: Sequence[Call], repeats: int) -> float:
-    """Milliseconds of a call in a graph of all of them: the median of several replays."""
-    times: list[float] = []
-    for call in calls:
-        call()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for call in calls:
-            call()
-    for _ in range(repeats + 1):
-        start, end = torch.Event("cuda", enable_timing=True), torch.Event("cuda", enable_timing=True)
-        start.record()
-        graph.replay()
-        end.record()
-        end.synchronize()
-        times.append(start.elapsed_time(end))
-    return statistics.median(times[1:]) / len(calls)
+    return 1e6 * min(times[1:]) / len(calls)
 
 
 def implementations(device: torch.device) -> dict[str, Apply]:
@@ -89,19 +71,18 @@ def implementations(device: torch.device) -> dict[str, Apply]:
 
 
 def copy_rate(megabytes: int, device: torch.device, repeats: int) -> float:
-    """Bytes per millisecond, read and written, of the fastest of several copies."""
+    """Bytes per microsecond, read and written, of the fastest of several copies."""
     source = torch.rand(megabytes << 18, device=device)
     copy = torch.empty_like(source)
-    clock = time_on_host if device.type == "cpu" else time_on_cuda
-    return 2 * source.nbytes / min(clock([functools.partial(copy.copy_, source)], 1) for _ in range(repeats))
+    call = functools.partial(copy.copy_, source)
+    return 2 * source.nbytes / min(time_us([call], device, 1) for _ in range(repeats))
 
 
 def measure(num_rows: int, vocabulary: int, rate: float, device: torch.device, repeats: int) -> list[Row]:
     """One row per kind of mask; the rows of a call are others than those of the call before, as far as memory goes.
 
-    rate: of the memory, in bytes per millisecond.
+    rate: of the memory, in bytes per microsecond.
     """
-    clock = time_on_host if device.type == "cpu" else time_on_cuda
     rounds = 1 if device.type == "cpu" else max(1, min(8, 4096 // num_rows))
     generator = torch.Generator(device).manual_seed(1)
     logits = torch.randn(num_rows * rounds, vocabulary, generator=generator, device=device)
@@ -110,12 +91,12 @@ def measure(num_rows: int, vocabulary: int, rate: float, device: torch.device, r
     for allowed, share in ALLOWED.items():
         masks = random_masks(share, num_rows, vocabulary, device)
         floor = floor_bytes(masks, vocabulary, logits.element_size()) / rate
-        result: dict[str, float | int | str] = {"masked rows": num_rows, "allowed": allowed, "floor, us": 1000 * floor}
+        result: dict[str, float | int | str] = {"masked rows": num_rows, "allowed": allowed, "floor, us": floor}
         for name, apply in implementations(device).items():
             calls = [functools.partial(apply, logits, masks.roll(turn, 0), rows[turn]) for turn in range(rounds)]
-            result[f"{name}, us"] = 1000 * clock(calls, repeats)
+            result[f"{name}, us"] = time_us(calls, device, repeats)
         fastest = next(iter(implementations(device)))
-        results.append({**result, f"floor / {fastest}, %": 100_000 * floor / float(result[f"{fastest}, us"])})
+        results.append({**result, f"floor / {fastest}, %": 100 * floor / float(result[f"{fastest}, us"])})
     return results
 
 
@@ -130,7 +111,7 @@ def main() -> None:
         print(f"{torch.cuda.get_device_name()} (SM{capability}), CUDA {torch.version.cuda}")
     sizes, vocabulary, repeats = ((1, 4), 5024, 1) if options.smoke else (NUM_ROWS, VOCABULARY, 7)
     rate = copy_rate(1 if options.smoke else 1000, device, repeats)
-    print(f"a copy moves {rate / 1e6:.1f} GB/s")
+    print(f"a copy moves {rate / 1e3:.1f} GB/s")
     publish([row for size in sizes for row in measure(size, vocabulary, rate, device, repeats)], options.json)
 
 

@@ -81,8 +81,7 @@ def fused_stores(rows: int, sets: int) -> Iterator[Case]:
         given = (torch.rand(width, device="cuda"), 1e-6, angles.cos(), angles.sin())
         slots = shuffled_pages(entries, max(rows, entries))[:rows]
         moved = rows * (4 * width + record_format.record_bytes(width) + 4 + 256)
-        call = functools.partial(ops.norm_rope_store)
-        calls = [keeping(functools.partial(call, r, *given, view, slots, record_format)) for r in x]
+        calls = [keeping(functools.partial(ops.norm_rope_store, r, *given, view, slots, record_format)) for r in x]
         yield f"norm, RoPE, store {record_format.name} {rows} x {width}", moved, calls
 
 
@@ -171,8 +170,7 @@ def chunks(rows: int) -> Iterator[Case]:
 
 
 def main() -> None:
-    parser = arguments(__doc__)
-    options = parser.parse_args()
+    options = arguments(__doc__ or "").parse_args()
     require_gpu()
     large, larger = (4096, 8192) if options.smoke else (131_072, 1_048_576)
     cases = [functools.partial(records, large), functools.partial(records, larger, FORMATS[2:])]

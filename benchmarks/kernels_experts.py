@@ -1,9 +1,9 @@
 """Routed experts on a GPU, at the dimensions of the release, against their floors.
 
 The floor of a product is the larger of two times: that of its bytes (weights of the experts that have rows, rows and
-results, each once) at the rate of a large copy, and that of its products at --tflops, which a large product of bfloat16
-reaches. Rows that tiles are filled up with do not count. The weights of one call are more than the L2 cache holds.
-Times are those of a graph of several calls.
+results, each once) at the rate of a large copy, and that of its products at the rate of a large product of bfloat16.
+Rows that tiles are filled up with do not count. The weights of one call are more than the L2 cache holds. Times are
+those of a graph of several calls.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
-from cuda_timing import copy_rate, device_line, graph_time_us, require_gpu
+from cuda_timing import TENSOR_TFLOPS, against_floors, copy_rate, device_line, require_gpu
 from report import Row, arguments, publish
 
 from thalweg.kernels import ExpertPlan, ExpertWeights, Mxfp8Rows, bind
@@ -40,20 +40,10 @@ class Case:
     width: int = 0
     padded_rows: int = 0
 
-    def measured(self, bytes_per_us: float, tflops: float) -> Row:
-        time_us = graph_time_us([self.call] * 4)
-        floors = self.num_bytes / bytes_per_us, self.flops / tflops / 1e6
-        return {
-            "case": self.name,
-            "rows": self.num_rows,
-            "tile": self.width,
-            "filled up": self.padded_rows,
-            "us": time_us,
-            "floor us": max(floors),
-            "bound by": "bytes" if floors[0] > floors[1] else "products",
-            "% of floor": 100 * max(floors) / time_us,
-            "TFLOP/s": self.flops / time_us / 1e6,
-        }
+    def measured(self, bytes_per_us: float) -> Row:
+        """A row of the table."""
+        named: Row = {"case": self.name, "rows": self.num_rows, "tile": self.width, "filled up": self.padded_rows}
+        return {**named, **against_floors([self.call] * 4, self.num_bytes, self.flops, bytes_per_us)}
 
 
 def random_weights(num_experts: int, size: str) -> ExpertWeights:
@@ -127,19 +117,17 @@ def other_cases(tokens: tuple[int, ...]) -> Iterator[Case]:
 
 
 def main() -> None:
-    parser = arguments("Routed experts on a GPU against their floors.")
-    parser.add_argument("--tflops", type=float, default=790.0, help="what a large product of bfloat16 reaches")
-    options = parser.parse_args()
+    options = arguments("Routed experts on a GPU against their floors.").parse_args()
     require_gpu()
     rate = copy_rate()
-    print(f"{device_line()}, copies {rate / 1e6:.2f} TB/s, products {options.tflops:.0f} TFLOP/s")
+    print(f"{device_line()}, copies {rate / 1e6:.2f} TB/s, products {TENSOR_TFLOPS:.0f} TFLOP/s")
     rows_each, tokens = (ROWS_EACH[:1], TOKENS[:2]) if options.smoke else (ROWS_EACH, TOKENS)
     groups = itertools.chain(
         (functools.partial(even_cases, size, rows_each) for size in SIZES),
         () if options.smoke else (functools.partial(random_cases, size, tokens) for size in SIZES),
         (functools.partial(other_cases, tokens),),
     )
-    publish([case.measured(rate, options.tflops) for cases in groups for case in cases()], options.json)
+    publish([case.measured(rate) for cases in groups for case in cases()], options.json)
 
 
 if __name__ == "__main__":

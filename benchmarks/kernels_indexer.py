@@ -1,8 +1,8 @@
 """The indexer on a GPU, at the dimensions of the release, against its floors: scores, selections, candidate blocks.
 
 The floor of a case is the larger of two times: that of its bytes (keys or scores read once, scores or ids written once)
-at the rate of a large copy, and that of its products at --tflops. Every call reads keys or scores of its own, which are
-cold; times are those of a graph of several calls.
+at the rate of a large copy, and that of its products at the rate of a large product of bfloat16. Every call reads keys
+or scores of its own, which are cold; times are those of a graph of several calls.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
-from cuda_timing import copy_rate, device_line, graph_time_us, require_gpu
+from cuda_timing import TENSOR_TFLOPS, against_floors, copy_rate, device_line, require_gpu
 from report import Row, arguments, publish
 from torch import Tensor
 
@@ -38,18 +38,10 @@ class Case:
     flops: int
     calls: list[Call]
 
-    def measured(self, bytes_per_us: float, tflops: float) -> Row:
-        time_us = graph_time_us(self.calls)
-        floors = self.num_bytes / bytes_per_us, self.flops / tflops / 1e6
-        return {
-            "case": self.name,
-            "rows": self.num_rows,
-            "columns": self.columns,
-            "us": time_us,
-            "floor us": max(floors),
-            "bound by": "bytes" if floors[0] >= floors[1] else "products",
-            "% of floor": 100 * max(floors) / time_us,
-        }
+    def measured(self, bytes_per_us: float) -> Row:
+        """A row of the table."""
+        named: Row = {"case": self.name, "rows": self.num_rows, "columns": self.columns}
+        return {**named, **against_floors(self.calls, self.num_bytes, self.flops, bytes_per_us)}
 
 
 def random_bytes(*shape: int, low: int = 0, high: int = 256) -> Tensor:
@@ -159,13 +151,11 @@ def cases(is_smoke: bool) -> Iterator[Case]:
 
 
 def main() -> None:
-    parser = arguments("The indexer on a GPU against its floors.")
-    parser.add_argument("--tflops", type=float, default=790.0, help="what a large product of bfloat16 reaches")
-    options = parser.parse_args()
+    options = arguments("The indexer on a GPU against its floors.").parse_args()
     require_gpu()
     rate = copy_rate()
-    print(f"{device_line()}, copies {rate / 1e6:.2f} TB/s, products {options.tflops:.0f} TFLOP/s")
-    publish([case.measured(rate, options.tflops) for case in cases(options.smoke)], options.json)
+    print(f"{device_line()}, copies {rate / 1e6:.2f} TB/s, products {TENSOR_TFLOPS:.0f} TFLOP/s")
+    publish([case.measured(rate) for case in cases(options.smoke)], options.json)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """Dense linears and the choice of experts on a GPU, at the dimensions of the release, against their floors.
 
 The floor of a case is the larger of two times: that of its bytes (weights, rows and results, each once) at the rate of
-a large copy, and that of its products at --tflops, which a large product of bfloat16 reaches. Weights change from call
-to call, and are cold; rows are not. Times are those of a graph of several calls.
+a large copy, and that of its products at the rate of a large product of bfloat16. Weights change from call to call, and
+are cold; rows are not. Times are those of a graph of several calls.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from cuda_timing import copy_rate, device_line, graph_time_us, require_gpu
+from cuda_timing import TENSOR_TFLOPS, against_floors, copy_rate, device_line, require_gpu
 from report import Row, arguments, publish
 
 from thalweg.kernels import Mxfp8Rows, bind
@@ -52,18 +52,10 @@ class Case:
     flops: int
     calls: list[Callable[[], object]]
 
-    def measured(self, bytes_per_us: float, tflops: float) -> Row:
-        time_us = graph_time_us(self.calls)
-        floors = self.num_bytes / bytes_per_us, self.flops / tflops / 1e6
-        return {
-            "case": self.name,
-            "rows": self.num_rows,
-            "us": time_us,
-            "floor us": max(floors),
-            "bound by": "bytes" if floors[0] > floors[1] else "products",
-            "% of floor": 100 * max(floors) / time_us,
-            "TFLOP/s": self.flops / time_us / 1e6,
-        }
+    def measured(self, bytes_per_us: float) -> Row:
+        """A row of the table."""
+        named: Row = {"case": self.name, "rows": self.num_rows}
+        return {**named, **against_floors(self.calls, self.num_bytes, self.flops, bytes_per_us)}
 
 
 def random_bytes(*shape: int, low: int = 0, high: int = 120) -> torch.Tensor:
@@ -116,12 +108,10 @@ def gate_cases(num_rows: tuple[int, ...]) -> list[Case]:
 
 
 def main() -> None:
-    parser = arguments("Dense linears and the gate on a GPU against their floors.")
-    parser.add_argument("--tflops", type=float, default=790.0, help="what a large product of bfloat16 reaches")
-    options = parser.parse_args()
+    options = arguments("Dense linears and the gate on a GPU against their floors.").parse_args()
     require_gpu()
     rate = copy_rate()
-    print(f"{device_line()}, copies {rate / 1e6:.2f} TB/s, products {options.tflops:.0f} TFLOP/s")
+    print(f"{device_line()}, copies {rate / 1e6:.2f} TB/s, products {TENSOR_TFLOPS:.0f} TFLOP/s")
     num_rows = (8, 64) if options.smoke else NUM_ROWS
     fp8, bf16 = (list(sizes)[:1] if options.smoke else list(sizes) for sizes in (FP8, BF16))
     groups = itertools.chain(
@@ -129,7 +119,7 @@ def main() -> None:
         (functools.partial(bf16_cases, name, num_rows[:-1]) for name in bf16),
         (functools.partial(gate_cases, num_rows),),
     )
-    publish([case.measured(rate, options.tflops) for cases in groups for case in cases()], options.json)
+    publish([case.measured(rate) for cases in groups for case in cases()], options.json)
 
 
 if __name__ == "__main__":
