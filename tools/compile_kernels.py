@@ -59,6 +59,8 @@ def main() -> int:
     options = parser.parse_args()
     if unknown := set(options.architectures) - set(ARCHITECTURES):
         parser.error(f"unknown architecture {', '.join(sorted(unknown))}; known are {', '.join(ARCHITECTURES)}")
+    if options.jobs < 1:
+        parser.error(f"--jobs is {options.jobs}; at least 1 is needed")
     kernels = [(module, name) for module, name in examples() if options.only in f"{module}.{name}"]
     os.environ.setdefault("TILELANG_DISABLE_CACHE", "1")  # what is in a cache proves nothing
     os.environ.setdefault("TILELANG_PRINT_ON_COMPILATION", "0")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -37,6 +38,10 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=8, help="processes that share the GPU (default: 8)")
     parser.add_argument("--sanitizer", default="compute-sanitizer", help="the program, where it is not on PATH")
     options = parser.parse_args()
+    if options.jobs < 1:
+        parser.error(f"--jobs is {options.jobs}; at least 1 is needed")
+    if shutil.which(options.sanitizer) is None:
+        parser.error(f"--sanitizer is {options.sanitizer}, which is no program; it comes with the CUDA toolkit")
     started, tests = time.perf_counter(), collected(options.paths)
     with tempfile.TemporaryDirectory() as folder:
         shares = [tests[place :: options.jobs] for place in range(min(options.jobs, len(tests)))]

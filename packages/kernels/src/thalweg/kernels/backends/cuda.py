@@ -49,10 +49,12 @@ class CudaBackend:
 
     @property
     def name(self) -> str:
+        """Of the backend, as options name it."""
         return self._name
 
     @property
     def device(self) -> torch.device:
+        """The CUDA device, with its index."""
         return self._device
 
     @property
@@ -62,10 +64,12 @@ class CudaBackend:
 
     @property
     def architecture(self) -> str:
+        """What its kernels are compiled for."""
         return self._architecture
 
     @property
     def registry(self) -> Registry:
+        """The ops of this package and their implementations."""
         return default_registry()
 
     @property
@@ -107,6 +111,7 @@ class CudaBackend:
 
     @property
     def has_graphs(self) -> bool:
+        """True: `capture` makes CUDA graphs."""
         return True
 
     def capture(self, fn: Callable[[], None]) -> CudaGraph:
@@ -143,6 +148,7 @@ class CudaBackend:
 
     @property
     def num_compiled(self) -> int:
+        """Kernels built or loaded in this process so far."""
         return num_compiled()
 
     def memory(self) -> DeviceMemory:
@@ -152,7 +158,7 @@ class CudaBackend:
         return DeviceMemory(total, free, used, peak)
 
     def release_memory(self) -> None:
-        """Empty the allocator's cache, and that of pinned memory is left; a new peak begins. Blocks."""
+        """Empty the allocator's cache, but not that of pinned memory; a new peak begins. Blocks."""
         with self.allow_host_sync():
             torch.cuda.synchronize(self._device)
         gc.collect()

@@ -15,10 +15,7 @@ from thalweg.kernels.reference.fused_rows import check_rows
 from thalweg.kernels.sm90.declared import implementation
 from thalweg.kernels.sm90.library import ARCHITECTURE, compiled, tilelang
 from thalweg.kernels.sm90.row_casts import PAIRED, empty_mxfp8, store_rounded_mxfp8
-from thalweg.kernels.sm90.row_parts import (
-    GROUP,
-    flat_rows,
-)
+from thalweg.kernels.sm90.row_parts import GROUP, flat_rows
 from thalweg.kernels.sm90.tensors import check_device
 
 VECTOR = PAIRED

@@ -57,18 +57,22 @@ class ScoreShape:
 
     @property
     def rows(self) -> int:
+        """Rows that a block takes through a tile together."""
         return 1 if self.entries or self.block_size else ROWS
 
     @property
     def stages(self) -> int:
+        """Tiles of keys in shared memory, of which one is read."""
         return 5 if self.rows == 1 else 2
 
     @property
     def heads_at_once(self) -> int:
+        """Index heads of one product of the tensor cores."""
         return next(count for count in (32, 16, 8) if self.heads % count == 0)
 
     @property
     def template(self) -> str:
+        """The class of cuda/indexer.cuh that is this kernel's body."""
         keys = (self.heads, self.dim, self.entries, self.block_size)
         numbers = (*keys, self.rows, self.heads_at_once, self.stages)
         return f"thalweg::Scores<{', '.join(map(str, numbers))}>"

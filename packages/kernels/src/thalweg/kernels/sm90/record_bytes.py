@@ -18,6 +18,7 @@ from thalweg.kernels.reference.record_format import RecordFormat
 from thalweg.kernels.sm90.declared import implementation
 from thalweg.kernels.sm90.index_rows import segments_to_slots
 from thalweg.kernels.sm90.library import ARCHITECTURE, compiled, tilelang
+from thalweg.kernels.sm90.record_shape import unit_dtype
 from thalweg.kernels.sm90.tensors import check_device, check_integers, name_of, span, unit_bytes
 
 THREADS = 256
@@ -54,7 +55,8 @@ class Part:
 
     @property
     def dtype(self) -> torch.dtype:
-        return {1: torch.uint8, 2: torch.int16}.get(self.unit, torch.int32)
+        """Whose elements make up a unit."""
+        return unit_dtype(self.unit)
 
 
 def parts_of(view: Tensor, record_format: RecordFormat) -> tuple[Part, Part]:

@@ -49,10 +49,12 @@ class RecordShape:
 
     @property
     def data_bytes(self) -> int:
+        """Codes of one row."""
         return self.record_format.data_bytes(self.width)
 
     @property
     def scale_bytes(self) -> int:
+        """Scales of one row."""
         return self.record_format.scale_bytes(self.width)
 
     @property
@@ -87,6 +89,7 @@ class RecordShape:
 
     @property
     def lanes(self) -> int:
+        """Lanes that share a row."""
         return lanes_of(self.width)
 
 

@@ -16,11 +16,7 @@ from thalweg.kernels.sm90.cuda_source import cuda_source
 from thalweg.kernels.sm90.declared import implementation
 from thalweg.kernels.sm90.library import ARCHITECTURE, compiled, tilelang
 from thalweg.kernels.sm90.row_casts import empty_mxfp8, store_mxfp8
-from thalweg.kernels.sm90.row_parts import (
-    GROUP,
-    check_contiguous,
-    row_shape,
-)
+from thalweg.kernels.sm90.row_parts import GROUP, check_contiguous, row_shape
 from thalweg.kernels.sm90.tensors import check_device
 
 
