@@ -59,6 +59,8 @@ def test_arguments_that_the_kernels_cannot_take_are_named() -> None:
     with pytest.raises(ConfigError, match=r"q has heads of 32 columns; 64, 128, ... 512 are accepted"):
         paged(*narrow)
     q, keys, indices, sink = table_case(3, 8, 64, 10)
+    with pytest.raises(ConfigError, match=r"q has shape \[3, 64\]; \[n, H, D\] is expected"):
+        sparse(q[:, 0], keys, indices, sink, 0.125)
     with pytest.raises(ConfigError, match=r"keys have dtype torch.float32; q has torch.bfloat16"):
         sparse(q, keys.float(), indices, sink, 0.125)
     with pytest.raises(ConfigError, match=r"indices has dtype torch.float32; int32 or int64 is required"):

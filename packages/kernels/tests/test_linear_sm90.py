@@ -126,6 +126,8 @@ def test_what_a_kernel_cannot_read_is_named() -> None:
         grouped_fp8_linear(x, weight, 2)
     with pytest.raises(ConfigError, match="x on cpu, weight on cpu; one CUDA device is required"):
         bf16_linear(torch.ones(1, 32).bfloat16(), torch.ones(4, 32).bfloat16())
+    with pytest.raises(ConfigError, match="got logits on cpu; one CUDA device is required"):
+        topk_gate(torch.ones(1, 64), None, 6, 1.0)
     with pytest.raises(ConfigError, match="topk is 33; at most 32 are supported"):
         topk_gate(torch.ones(1, 64), None, 33, 1.0)
     with pytest.raises(ConfigError, match="image_mask was given without image_bias"):

@@ -8,6 +8,7 @@ import pytest
 import torch
 from kernels_testing.logit_rows import logits_of, on, streams_of
 
+from thalweg.interfaces import ConfigError
 from thalweg.kernels import bind
 
 reference = bind("cpu")
@@ -110,3 +111,26 @@ def test_reports_and_lists_are_those_of_the_reference(hopper: torch.device) -> N
         assert torch.equal(
             kernels.uniform(*on(hopper, seeds, positions), case).cpu(), reference.uniform(seeds, positions, case)
         )
+
+
+def test_what_the_kernels_cannot_take_is_named() -> None:
+    ids, values, rows = torch.zeros(2, 3, dtype=torch.int32), torch.zeros(2, 3), torch.tensor([0, 1])
+    with pytest.raises(ConfigError, match=r"draft_rows has dtype torch.float32; int32 or int64 is required"):
+        kernels.align_draft_topk(ids, values, rows, ids, rows.float())
+    with pytest.raises(ConfigError, match=r"got draft_topk_logprobs on cpu, .* one CUDA device is required"):
+        kernels.align_draft_topk(ids, values, rows, ids, rows)
+    with pytest.raises(ConfigError, match=r"keys has shape \[3\]; \[n, K\] is expected"):
+        kernels.lookup_by_key(ids[0], values[0], rows)
+    logprobs, has_draft = torch.zeros(2, 5), torch.ones(2, dtype=torch.bool)
+    with pytest.raises(ConfigError, match=r"draft_rows on cpu, seeds on cpu, positions on cpu; one CUDA device"):
+        kernels.judge_drafts(logprobs, rows, has_draft, logprobs, rows, rows, rows)
+    with pytest.raises(ConfigError, match=r"read_slots on cpu, drawn_rows on cpu, is_certain on cpu; one CUDA device"):
+        kernels.verify_drafts(
+            rows, rows, torch.ones(2).int(), ~has_draft, logprobs, rows, rows, torch.zeros(2, 1, 5), rows,
+            is_certain=has_draft[:, None],
+        )  # fmt: skip
+    ones, counts = torch.ones(2), torch.zeros(3, 5, dtype=torch.int32)
+    with pytest.raises(ConfigError, match=r"repetition on cpu, presence on cpu, frequency on cpu; one CUDA device"):
+        kernels.apply_penalties(logprobs, counts, counts > 0, rows, rows[:, None], ones, ones, ones)
+    with pytest.raises(ConfigError, match=r"got logits on cpu, rows on cpu, ids on cpu, biases on cpu; one CUDA"):
+        kernels.add_biases(logprobs, rows, rows, ones)

@@ -185,6 +185,10 @@ def test_what_the_kernels_cannot_take_is_named() -> None:
     visible = torch.ones(2, dtype=torch.int32)
     with pytest.raises(ConfigError, match=r"scores are torch.float32 with strides \[5, 1\]; bfloat16"):
         kernels.select_topk(torch.ones(2, 5), visible, 3)
+    with pytest.raises(ConfigError, match=r"scores has shape \[5\]; \[n, S\] is expected"):
+        kernels.select_topk(torch.ones(5).bfloat16(), visible, 3)
+    with pytest.raises(ConfigError, match=r"scores has shape \[5\]; \[n, S\] is expected"):
+        kernels.block_scores(torch.ones(5).bfloat16(), visible, 8)
     with pytest.raises(ConfigError, match="k is -1; it must not be negative"):
         kernels.select_topk(torch.ones(2, 5).bfloat16(), visible, -1)
     with pytest.raises(ConfigError, match="scores have 1048577 columns; up to 1048576 are served"):

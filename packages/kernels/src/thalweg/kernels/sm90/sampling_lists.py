@@ -176,6 +176,7 @@ def _find(keys: Tensor, values: Tensor | None, ids: Tensor, rows: Tensor) -> Ten
 
 def lookup_by_key(keys: Tensor, values: Tensor, wanted: Tensor) -> Tensor:
     """As the reference, of float32 values."""
+    check_shape("keys", keys, ("n", "K"))
     check_shape("values", values, tuple(keys.shape))
     check_shape("wanted", wanted, (keys.shape[0],))
     check_integers("keys", keys)
@@ -194,12 +195,20 @@ def align_draft_topk(
     draft_rows: Tensor,
 ) -> tuple[Tensor, Tensor]:
     """As the reference."""
+    check_shape("draft_topk_ids", draft_topk_ids, ("D", "K"))
+    check_shape("target_topk_ids", target_topk_ids, ("n", "K"))
     check_shape("draft_topk_logprobs", draft_topk_logprobs, tuple(draft_topk_ids.shape))
     check_shape("draft_ids", draft_ids, (draft_topk_ids.shape[0],))
     check_shape("draft_rows", draft_rows, (target_topk_ids.shape[0],))
-    for name, ids in (("draft_topk_ids", draft_topk_ids), ("draft_ids", draft_ids), ("target", target_topk_ids)):
-        check_integers(name, ids)
-    check_device(draft_topk_ids=draft_topk_ids, draft_ids=draft_ids, target_topk_ids=target_topk_ids)
+    integers = {
+        "draft_topk_ids": draft_topk_ids,
+        "draft_ids": draft_ids,
+        "target_topk_ids": target_topk_ids,
+        "draft_rows": draft_rows,
+    }
+    for name, tensor in integers.items():
+        check_integers(name, tensor)
+    check_device(draft_topk_logprobs=draft_topk_logprobs, **integers)
     rows = draft_rows.long().contiguous()
     targets = target_topk_ids.contiguous()
     aligned = torch.empty(targets.shape, dtype=torch.float32, device=targets.device)
