@@ -4,8 +4,8 @@
 // the largest magnitude, and multiplying by its inverse, a power of two, rounds nothing that a code could tell.
 
 struct MxGroup {
-  unsigned x[4];    // pairs of bfloat16 of this lane, NaN replaced by 0
-  int largest;      // bits of the largest magnitude of the group
+  unsigned x[4];  // pairs of bfloat16 of this lane, NaN replaced by 0
+  int largest;    // bits of the largest magnitude of the group
 };
 
 __device__ __forceinline__ unsigned pair_max(unsigned a, unsigned b) {
@@ -27,7 +27,9 @@ __device__ __forceinline__ unsigned pair_sum(unsigned a, unsigned b, unsigned c)
 }
 
 __device__ __forceinline__ unsigned without_nan(unsigned pair) {
-  return ((pair & 0x7FFFu) > 0x7F80u ? 0u : pair & 0xFFFFu) | ((pair >> 16 & 0x7FFFu) > 0x7F80u ? 0u : pair & 0xFFFF0000u);
+  const unsigned low = (pair & 0x7FFFu) > 0x7F80u ? 0u : pair & 0xFFFFu;
+  const unsigned high = (pair >> 16 & 0x7FFFu) > 0x7F80u ? 0u : pair & 0xFFFF0000u;
+  return low | high;
 }
 
 // The bits of the largest magnitude of a group, a NaN if it has one.
