@@ -11,7 +11,7 @@ import pytest
 import torch
 from kernels_testing.all_rows import NOT_BY_ROW, examples_of, is_taken
 
-from thalweg.kernels import bind, default_registry
+from thalweg.kernels import Fp8Weight, Mxfp8Rows, bind, default_registry
 from thalweg.kernels.catalog import DEVICE_MODULES
 from thalweg.kernels.sm90.library import tilelang
 
@@ -32,8 +32,17 @@ def pack_weight() -> None:
     kernels.pack_fp8_weight(torch.zeros(64, 96, dtype=torch.uint8), torch.zeros(2, 3, dtype=torch.uint8))
 
 
+def stream_weight() -> None:
+    """A weight that is large enough to stream through shared memory."""
+    tiles, scales = torch.zeros(40, 256, 1024, dtype=torch.uint8), torch.full((40, 256), 127, dtype=torch.uint8)
+    rows = Mxfp8Rows(torch.zeros(20, 8192, dtype=torch.uint8), torch.full((20, 256), 127, dtype=torch.uint8))
+    kernels.fp8_linear(rows, Fp8Weight(tiles, scales))
+
+
 OTHERS: dict[str, Callable[[], None]] = {"redistribute": share_out, "pack_fp8_weight": pack_weight}
 """Examples of ops without rows."""
+LARGER: dict[str, Callable[[], None]] = {"fp8_linear": stream_weight}
+"""Examples beside those of rows, where a kernel serves no size as small."""
 
 
 def run_examples(op: str, device: torch.device) -> None:
@@ -84,5 +93,6 @@ def test_every_kernel_of_a_module_runs_on_small_examples(module: Any, hopper: to
     with compilations(module, tilelang().compile) as run, torch.device(hopper):
         for op in sorted({implementation.op for implementation in module.IMPLEMENTATIONS}):
             OTHERS.get(op, lambda op=op: run_examples(op, hopper))()
+            LARGER.get(op, lambda: None)()
         torch.cuda.synchronize()
     assert listed <= run
