@@ -1,7 +1,7 @@
 """Random weights that are made where they are needed: real dimensions on a device, without a file and without the host.
 
 Stored tensors have the right formats and sizes that keep activations near 1. Codes are drawn as codes, not quantised:
-what a kernel reads has as many different bytes as trained weights have, and 60 GB take seconds.
+what a kernel reads has as many different bytes as trained weights have, and tens of gigabytes take seconds.
 """
 
 from __future__ import annotations
