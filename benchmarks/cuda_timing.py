@@ -27,6 +27,11 @@ def graph_time_us(calls: Sequence[Call], replays: int = 5) -> float:
     with torch.cuda.graph(graph):
         for call in calls:
             call()
+    return replay_time_us(graph, replays) / len(calls)
+
+
+def replay_time_us(graph: torch.cuda.CUDAGraph, replays: int = 5) -> float:
+    """Microseconds of a replay: the median of several, behind one that does not count."""
     times: list[float] = []
     for _ in range(replays + 1):
         start, end = torch.Event("cuda", enable_timing=True), torch.Event("cuda", enable_timing=True)
@@ -35,7 +40,7 @@ def graph_time_us(calls: Sequence[Call], replays: int = 5) -> float:
         end.record()
         end.synchronize()
         times.append(1000 * start.elapsed_time(end))
-    return statistics.median(times[1:]) / len(calls)
+    return statistics.median(times[1:])
 
 
 def copy_rate(megabytes: int = 2000, repeats: int = 5) -> float:

@@ -56,8 +56,11 @@ class Bench:
         start = time.perf_counter()
         model = dummy_model(config, cast("BoundOps", ops), device, num_positions=longest + TOKENS_BEYOND)
         sequences = Sequences.random(config, num_sequences, longest, device)
-        rate = copy_rate() if is_cuda else HOST_COPY_RATE
         print(f"made {config.num_hidden_layers} layers in {time.perf_counter() - start:.1f} s", flush=True)
+        rate = HOST_COPY_RATE
+        if is_cuda:
+            rate = copy_rate()
+            print(f"a large copy moves {rate / 1e6:.2f} TB/s", flush=True)
         return cls(model, ops, sequences, is_cuda, rate)
 
     def step(self, batch: ForwardBatch, metadata: DecodeMetadata | PrefillMetadata) -> torch.Tensor:
@@ -145,9 +148,16 @@ def measured(bench: Bench, batches: Sequence[int], contexts: Sequence[int], pref
 def parsed() -> argparse.Namespace:
     parser = arguments(__doc__ or "")
     parser.add_argument("--batch", type=int, nargs="*", default=BATCHES, help="of decode steps; none: no decode")
-    parser.add_argument("--context", type=int, nargs="*", default=CONTEXTS)
+    parser.add_argument("--context", type=int, nargs="+", default=CONTEXTS, help="of decode steps, in tokens")
     parser.add_argument("--prefill", type=int, default=PREFILL_TOKENS, metavar="TOKENS", help="of a prompt; 0: none")
-    return parser.parse_args()
+    options = parser.parse_args()
+    if min(*options.batch, *options.context, 1) < 1:
+        parser.error(f"--batch is {options.batch} and --context {options.context}; all of them must be at least 1")
+    if options.prefill < 0 or options.prefill % PREFILL_CHUNK:
+        parser.error(f"--prefill is {options.prefill}; it must be a multiple of {PREFILL_CHUNK}, or 0")
+    if not options.batch and not options.prefill:
+        parser.error("without --batch and with --prefill 0 there is nothing to measure")
+    return options
 
 
 def main() -> None:
@@ -160,7 +170,7 @@ def main() -> None:
         return
     require_gpu()
     print(device_line())
-    count, longest = max([1, *options.batch]), max(*options.context, options.prefill)
+    count, longest = max([1, *options.batch]), max([*options.context, options.prefill])
     bench = Bench.build(real_width_config(), torch.device("cuda"), count, longest)
     rows = measured(bench, options.batch, options.context, options.prefill, PREFILL_CHUNK)
     print(f"{torch.cuda.max_memory_allocated() / 1e9:.1f} GB of memory at most")

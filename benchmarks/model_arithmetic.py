@@ -138,7 +138,7 @@ def on_cpu(tokens: torch.Tensor, arithmetic: str = "exact", ops: object = None) 
 
 
 def against(name: str, exact: torch.Tensor, found: torch.Tensor) -> Row:
-    """How far logits [..., V] are from those of exact arithmetic."""
+    """How far logits [..., V] are from those of exact arithmetic, or of another that takes its place."""
     best = exact.topk(2).values
     spacing = torch.exp2(best[..., 0].abs().log2().floor() - BF16_BITS)
     is_close = best[..., 0] - best[..., 1] < CLOSE * spacing
@@ -154,13 +154,22 @@ def against(name: str, exact: torch.Tensor, found: torch.Tensor) -> Row:
     }
 
 
+def paged(name: str, exact: torch.Tensor, steps: PagedSteps) -> list[Row]:
+    """Prefill and decode of a backend, and its decode against its prefill."""
+    prefill, decode = steps.prefill(), steps.decode()
+    return [
+        against(f"{name}, prefill", exact, prefill),
+        against(f"{name}, decode", exact, decode),
+        against(f"{name}, decode against prefill", prefill, decode),
+    ]
+
+
 def measured(tokens: torch.Tensor, sum_bits: Sequence[int]) -> list[Row]:
     exact = on_cpu(tokens)
     rows = [against("float32", exact, on_cpu(tokens, "float32"))]
     if torch.cuda.is_available():
         require_gpu()
-        steps = PagedSteps(tokens, "sm90", torch.device("cuda"))
-        return [*rows, against("GPU, prefill", exact, steps.prefill()), against("GPU, decode", exact, steps.decode())]
+        return [*rows, *paged("GPU", exact, PagedSteps(tokens, "sm90", torch.device("cuda")))]
     rows.append(against("probabilities in bfloat16", exact, on_cpu(tokens, ops=RoundedProbabilities())))
     for bits in sum_bits:
         rows.append(against(f"products off by 2^-{bits}", exact, on_cpu(tokens, ops=InexactProducts(2.0**-bits))))
@@ -171,10 +180,8 @@ def main() -> None:
     options = arguments(__doc__ or "").parse_args()
     if options.smoke:
         tokens = excerpts(2, 16)
-        steps = PagedSteps(tokens, "cpu", torch.device("cpu"))
-        exact = on_cpu(tokens)
-        paged = [against("native, prefill", exact, steps.prefill()), against("native, decode", exact, steps.decode())]
-        publish([*paged, *measured(tokens, SUM_BITS[:1])], options.json)
+        on_formats = paged("native", on_cpu(tokens), PagedSteps(tokens, "cpu", torch.device("cpu")))
+        publish([*on_formats, *measured(tokens, SUM_BITS[:1])], options.json)
         return
     publish(measured(excerpts(NUM_EXCERPTS, NUM_TOKENS), SUM_BITS), options.json)
 

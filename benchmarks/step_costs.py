@@ -11,11 +11,9 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import torch
+from cuda_timing import TENSOR_TFLOPS
 
 from thalweg.kernels import BoundOps
-
-TENSOR_FLOPS_PER_US = 790e6
-"""bfloat16 products of a large matrix on an H200."""
 
 
 class Call(NamedTuple):
@@ -40,7 +38,7 @@ class Cost(NamedTuple):
 
     def floor_us(self, bytes_per_us: float) -> float:
         """The larger of both floors."""
-        return max(self.num_bytes / bytes_per_us, self.flops / TENSOR_FLOPS_PER_US)
+        return max(self.num_bytes / bytes_per_us, self.flops / TENSOR_TFLOPS / 1e6)
 
 
 class RecordingOps:

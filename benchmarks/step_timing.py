@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections.abc import Callable, Sequence
 
 import torch
+from cuda_timing import replay_time_us
 from report import Row
 from step_costs import Call, Cost, cost, label
 
@@ -48,7 +48,7 @@ def floor_us(calls: Sequence[Call], bytes_per_us: float) -> float:
     return sum(cost(call).floor_us(bytes_per_us) for call in calls)
 
 
-def replayed(step: Callable[[], torch.Tensor], replays: int = 5) -> tuple[float, float]:
+def replayed(step: Callable[[], torch.Tensor]) -> tuple[float, float]:
     """Microseconds of a replay of the captured step, and its launch gaps in percent.
 
     Ends the program where a replay differs from the eager step.
@@ -58,17 +58,10 @@ def replayed(step: Callable[[], torch.Tensor], replays: int = 5) -> tuple[float,
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         found = step()
-    times = []
-    for _ in range(replays + 1):
-        start, end = torch.Event("cuda", enable_timing=True), torch.Event("cuda", enable_timing=True)
-        start.record()
-        graph.replay()
-        end.record()
-        end.synchronize()
-        times.append(1000 * start.elapsed_time(end))
+    taken = replay_time_us(graph)
     if not torch.equal(found, expected):
         raise SystemExit(f"a replay differs from the eager step in {int((found != expected).sum())} logits")
-    return statistics.median(times[1:]), launch_gaps(graph)
+    return taken, launch_gaps(graph)
 
 
 def launch_gaps(graph: torch.cuda.CUDAGraph) -> float:
