@@ -12,11 +12,12 @@ from thalweg.cache import CacheGeometry, compute_layout, max_sequence_length
 from thalweg.engine.admission import Admission, Limits
 from thalweg.engine.checkpoint import checkpoint_directory
 from thalweg.engine.config import EngineConfig
-from thalweg.engine.device_maker import DeviceMaker
+from thalweg.engine.device_maker import DeviceMaker, tail_length
 from thalweg.engine.device_ops import check_ops
 from thalweg.engine.draft_pool import draft_pool_bytes
 from thalweg.engine.drafting import settle_config
 from thalweg.engine.engine import LLMEngine
+from thalweg.engine.first_steps import ready_device
 from thalweg.engine.flops_facts import flops_model
 from thalweg.engine.grammars import Grammars
 from thalweg.engine.instruments import Instruments
@@ -27,7 +28,7 @@ from thalweg.engine.loading import (
     load_draft_network,
     load_model,
 )
-from thalweg.engine.memory_profile import measure_needs, needs_of_the_model, ready_device
+from thalweg.engine.memory_profile import measure_needs, needs_of_the_model
 from thalweg.engine.pool_sizes import DEVICE_MEMORY_FRACTION, PoolSizes, size_pools, smallest_pools
 from thalweg.engine.runner import StreamRunner
 from thalweg.engine.statistics import Capacity
@@ -83,7 +84,7 @@ def build_engine(
     # Everything that can refuse the options stands above: the weights may take long to load.
     with ExitStack() as on_failure:
         on_failure.callback(backend.release_memory)
-        on_failure.callback(lambda: instruments.close())
+        on_failure.callback(lambda: instruments.close())  # those of then: they are replaced below
         if model is None:
             model = load_model(path, config, backend, ops, _longest(config))
         if drafter is None and draft_network is None and _draft_length(config):
@@ -233,7 +234,7 @@ def _scheduler(
         num_state_slots=sizes.num_state_slots,
         block_size=geometry.tokens_per_block,
         draft_length=_draft_length(config),
-        tail_length=facts.engram_max_ngram_size if facts.engram_layer_ids else 1,
+        tail_length=tail_length(facts),
         vocab_size=facts.vocab_size,
         flops_model=flops_model(facts),
     )

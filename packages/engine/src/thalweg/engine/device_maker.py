@@ -17,6 +17,7 @@ from thalweg.engine.sample_stage import SampleStage
 from thalweg.engine.token_rows import CompressedVocabulary
 from thalweg.engine.upload import Uploader
 from thalweg.interfaces import Backend, Drafter
+from thalweg.model import ModelConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +101,11 @@ class DeviceMaker:
         """Capture graphs of these sizes, ascending."""
         example = self.inputs().dummy(step_sizes[-1], self.draft_length, self.model.config.vocab_size)
         device.capture(self.backend, example, step_sizes, draft_sizes)
+
+
+def tail_length(facts: ModelConfig) -> int:
+    """How many of a sequence's last tokens a plan carries: those that an n-gram window looks at."""
+    return facts.engram_max_ngram_size if facts.engram_layer_ids else 1
 
 
 def compressed_vocabulary(model: LoadedModel) -> CompressedVocabulary:
