@@ -17,7 +17,6 @@ from thalweg.engine.sampler import Sampler
 from thalweg.engine.sampler_inputs import SamplerInputs
 from thalweg.engine.upload import Uploader
 from thalweg.engine.verified import Verified, of_verification, verdicts_of_rows
-from thalweg.interfaces import InvariantError
 from thalweg.kernels import Verification
 
 
@@ -57,13 +56,14 @@ class Verifier:
     def _verification(
         self, prepared: Prepared, logits: torch.Tensor, broken: torch.Tensor, inputs: SamplerInputs, draft_length: int
     ) -> Verification:
-        if self._pool is None:
+        pool = self._pool
+        if pool is None:
             return self._match(prepared, self._sampler.draw(logits, inputs), broken, draft_length)
         best = self._ops.argmax_lowest(logits)
         drawn = drawn_rows(self._upload, inputs, inputs.sequence_rows, inputs.row_positions())
         if drawn is None:
             return self._match(prepared, best, broken, draft_length)
-        return self._judge(prepared, logits, best, broken, inputs, drawn)
+        return self._judge(pool, prepared, logits, best, broken, inputs, drawn)
 
     def _match(
         self, prepared: Prepared, token_ids: torch.Tensor, broken: torch.Tensor, draft_length: int
@@ -75,6 +75,7 @@ class Verifier:
 
     def _judge(
         self,
+        pool: DraftPool,
         prepared: Prepared,
         logits: torch.Tensor,
         best: torch.Tensor,
@@ -82,8 +83,6 @@ class Verifier:
         inputs: SamplerInputs,
         drawn: DrawnRows,
     ) -> Verification:
-        if self._pool is None:
-            raise InvariantError("drafts are judged by the distributions in a pool, and there is none")
         verification: Verification = self._ops.verify_drafts(
             best,
             prepared.token_ids,
@@ -92,9 +91,9 @@ class Verifier:
             self._ops.filtered_logprobs(drawn.part(logits), *drawn.filters),
             drawn.seeds,
             drawn.values,
-            self._pool.logprobs,
+            pool.logprobs,
             self._upload(inputs.draft_read_slots),
-            is_certain=self._pool.is_certain,
+            is_certain=pool.is_certain,
             drawn_rows=drawn.rows,
         )
         return verification
