@@ -116,16 +116,16 @@ def test_greedy_text_is_the_same_with_drafts_and_without(graphs: bool) -> None:
     plain = generate(wanted, params, **row_by_row(graphs=graphs))
     drafter = TextDrafter([[*prompt, *text] for prompt, text in zip(wanted, plain, strict=True)])
     config = EngineConfig.build(environ={}, **(SIZES | row_by_row(graphs=graphs)))
-    said = [()] * len(wanted)
+    drafted = [()] * len(wanted)
     with build_engine(config, drafter=drafter) as engine:
         for number, prompt in enumerate(wanted):
             engine.add_request(str(number), prompt, params)
         while engine.has_unfinished():
             for output in engine.step():
                 assert output.error is None
-                said[int(output.request_id)] = output.outputs[0].token_ids
+                drafted[int(output.request_id)] = output.outputs[0].token_ids
         totals = engine.statistics.totals
-    assert said == plain
+    assert drafted == plain
     assert totals.num_output_tokens == 24 * len(wanted)
     assert totals.num_decode_steps < 36, "of the 46 that two turns take without drafts"
 
