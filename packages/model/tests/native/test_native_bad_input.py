@@ -13,7 +13,7 @@ import torch
 from thalweg.interfaces import ConfigError
 from thalweg.kernels import bind
 from thalweg.model import Model, NativeDraftNetwork, NativeModel, small_config, write_random_checkpoint
-from thalweg.model.native.dummy import DummyTensors
+from thalweg.model.native.dummy import DummyTensors, dummy_vocabulary
 
 
 def test_a_cache_of_plain_records_is_refused(
@@ -46,6 +46,17 @@ def test_engram_layers_need_a_vocabulary() -> None:
     config = small_config()
     with pytest.raises(ConfigError, match=r"engram_layer_ids is \[1, 3\] but there is no Engram vocabulary"):
         NativeModel(config, DummyTensors(config, "cpu"), bind("cpu"), None, num_positions=8)
+
+
+def test_a_model_has_a_position() -> None:
+    config = small_config()
+    with pytest.raises(ConfigError, match="num_positions is 0; it must be at least 1"):
+        NativeModel(config, DummyTensors(config, "cpu"), bind("cpu"), dummy_vocabulary(config), num_positions=0)
+
+
+def test_no_device_but_the_cpu_gets_the_ops_of_the_cpu(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="ops is None with device cuda; give those of its backend"):
+        NativeModel.load(tmp_path, device="cuda")
 
 
 def test_a_checkpoint_without_draft_layers_has_no_drafter(load_pair: Callable[..., Any]) -> None:

@@ -48,12 +48,14 @@ class NativeModel:
         """source: stored tensors of the checkpoint. vocabulary: needed where the config has Engram layers.
 
         ops: of the device, from `thalweg.kernels.bind`. num_positions: positions that rows may have, drafts beyond the
-        end of a sequence included; by default all that the config knows and a block of drafts.
+        end of a sequence included; by default all that the config knows and two blocks of drafts. Raises ConfigError.
         """
         if vocabulary is None and config.engram_layer_ids:
             raise ConfigError(f"engram_layer_ids is {list(config.engram_layer_ids)} but there is no Engram vocabulary")
         if num_positions is None:
             num_positions = config.max_position_embeddings + 2 * config.dspark_block_size
+        if num_positions < 1:
+            raise ConfigError(f"num_positions is {num_positions}; it must be at least 1")
         self.config = config
         self.ops = ops
         self.device = torch.device(device)
@@ -80,13 +82,16 @@ class NativeModel:
     ) -> NativeModel:
         """Read a checkpoint directory onto a device.
 
-        ops: kernels from `thalweg.kernels.bind`, the CPU's by default. Raises ConfigError for config values,
-        CheckpointError for files.
+        ops: kernels from `thalweg.kernels.bind`; the CPU's by default, and on no other device. Raises ConfigError for
+        config values and missing ops, CheckpointError for files.
         """
+        if ops is None:
+            if torch.device(device).type != "cpu":
+                raise ConfigError(f"ops is None with device {device}; give those of its backend, from `bind`")
+            ops = bind("cpu")
         with Checkpoint.open(path) as checkpoint:
             config = checkpoint.config
             vocabulary = EngramVocabulary.from_checkpoint(path, config) if config.engram_layer_ids else None
-            ops = bind("cpu") if ops is None else ops
             return cls(config, checkpoint, ops, vocabulary, device=device, num_positions=num_positions)
 
     def forward(
