@@ -155,12 +155,12 @@ def against(name: str, exact: torch.Tensor, found: torch.Tensor) -> Row:
 
 
 def paged(name: str, exact: torch.Tensor, steps: PagedSteps) -> list[Row]:
-    """Prefill and decode of a backend, and its decode against its prefill."""
+    """Prefill and decode of a backend, and its prefill against its decode."""
     prefill, decode = steps.prefill(), steps.decode()
     return [
         against(f"{name}, prefill", exact, prefill),
         against(f"{name}, decode", exact, decode),
-        against(f"{name}, decode against prefill", prefill, decode),
+        against(f"{name}, prefill against decode", decode, prefill),
     ]
 
 
