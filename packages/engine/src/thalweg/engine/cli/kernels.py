@@ -22,7 +22,7 @@ def run(arguments: argparse.Namespace) -> int:
     from thalweg.kernels.sm90.library import ARCHITECTURE
 
     name, batch_invariant = arguments.backend, arguments.batch_invariant
-    bind(name)
+    bind(name)  # refuses a backend without kernels: in the table nothing but gaps would be left
     architecture = ARCHITECTURE if name == "sm90" else None
     if name != "cpu":
         print(_device_line(name, architecture))
