@@ -25,6 +25,7 @@ from thalweg.engine.loading import (
     LoadedDraftNetwork,
     LoadedModel,
     check_given_model,
+    check_given_network,
     load_draft_network,
     load_model,
 )
@@ -74,7 +75,9 @@ def build_engine(
     backend = load_backend(config.backend.name)
     ops = _ops(config, backend)
     if model is not None:
-        check_given_model(model, config)
+        check_given_model(model, config, _longest(config))
+    if draft_network is not None:
+        check_given_network(draft_network, config)
     geometry = cache_geometry(facts, config, _draft_length(config), has_draft_layers=drafter is None)
     sizes = _sizes(config, facts, geometry, backend)
     rank = 0 if communicator is None else communicator.rank

@@ -41,12 +41,29 @@ def load_draft_network(path: Path, model: LoadedModel, backend: Backend) -> Load
         raise _too_large(path, backend, error) from error
 
 
-def check_given_model(model: LoadedModel, config: EngineConfig) -> None:
-    """Raise ConfigError for a model loaded before that is not of the configured arithmetic."""
+def check_given_model(model: LoadedModel, config: EngineConfig, num_positions: int) -> None:
+    """Raise ConfigError for a model loaded before that is not of the configured arithmetic, or knows too few positions.
+
+    num_positions: of the longest sequence.
+    """
     if isinstance(model, NativeModel) != (config.arithmetic == "native"):
         raise ConfigError(
             f"arithmetic is {config.arithmetic!r}, and the given model is a {type(model).__name__}; 'native' goes with "
             "a NativeModel, anything else with a Model"
+        )
+    if isinstance(model, NativeModel) and model.num_positions < num_positions:
+        raise ConfigError(
+            f"the given model has num_positions {model.num_positions}; max_model_len {config.scheduler.max_model_len} "
+            f"and drafts behind it need {num_positions}"
+        )
+
+
+def check_given_network(network: LoadedDraftNetwork, config: EngineConfig) -> None:
+    """Raise ConfigError for a draft network loaded before that is not of the configured arithmetic."""
+    if isinstance(network, NativeDraftNetwork) != (config.arithmetic == "native"):
+        raise ConfigError(
+            f"arithmetic is {config.arithmetic!r}, and the given draft network is a {type(network).__name__}; 'native' "
+            "goes with a NativeDraftNetwork, anything else with a DraftNetwork"
         )
 
 

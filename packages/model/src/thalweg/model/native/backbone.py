@@ -48,12 +48,13 @@ class NativeModel:
         """source: stored tensors of the checkpoint. vocabulary: needed where the config has Engram layers.
 
         ops: of the device, from `thalweg.kernels.bind`. num_positions: positions that rows may have, drafts beyond the
-        end of a sequence included; by default all that the config knows and two blocks of drafts. Raises ConfigError.
+        end of a sequence included; by default all that the config knows and what drafts add. Raises ConfigError.
         """
         if vocabulary is None and config.engram_layer_ids:
             raise ConfigError(f"engram_layer_ids is {list(config.engram_layer_ids)} but there is no Engram vocabulary")
         if num_positions is None:
-            num_positions = config.max_position_embeddings + 2 * config.dspark_block_size
+            # Drafts of a step, of the one that is launched before it ends, and those proposed behind them.
+            num_positions = config.max_position_embeddings + 3 * config.dspark_block_size + 1
         if num_positions < 1:
             raise ConfigError(f"num_positions is {num_positions}; it must be at least 1")
         self.config = config
@@ -62,6 +63,7 @@ class NativeModel:
         self.numerics = Numerics("quant", "float32", ops)
         """The mode, for those who ask for it: this model rounds inside its ops."""
         self.vocabulary = vocabulary
+        self.num_positions = num_positions
         self.tables = DeviceRotaryTables(config, num_positions, self.device)
         weights = DeviceWeights(source, ops, self.device)
         self.embedding = Embedding(weights.plain("embed.weight"))
