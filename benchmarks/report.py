@@ -18,8 +18,16 @@ def arguments(description: str) -> argparse.ArgumentParser:
     """A parser with the options of every benchmark: --smoke and --json."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--smoke", action="store_true", help="smallest size: shows that it runs, not how fast")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the rows to FILE")
+    parser.add_argument("--json", type=_file_to_write, metavar="FILE", help="also write the rows to FILE")
     return parser
+
+
+def _file_to_write(name: str) -> Path:
+    """A path whose folder exists: said before a long run, not after it."""
+    path = Path(name)
+    if not path.parent.is_dir() or path.is_dir():
+        raise argparse.ArgumentTypeError(f"{name} is no file in a folder that exists")
+    return path
 
 
 def publish(rows: Sequence[Row], json_file: Path | None = None) -> None:

@@ -87,3 +87,12 @@ def test_a_wheelhouse_that_lacks_something_is_refused_with_who_needs_it(tmp_path
         "missing: torch for numbers",
         "missing: torch>=2.11 for engine",
     ]
+
+
+def test_a_sanitizer_that_says_nothing_watched_nothing(tmp_path: Path) -> None:
+    file = tmp_path / "test_one.py"
+    file.write_text("import pytest\n\n@pytest.mark.memcheck\ndef test_one():\n    pass\n")
+    command = [sys.executable, TOOLS / "memcheck.py", "--sanitizer", "true", file]
+    result = subprocess.run(command, capture_output=True, text=True)
+    assert result.returncode == 1
+    assert "1 tests, 0 of 1 processes clean" in result.stdout

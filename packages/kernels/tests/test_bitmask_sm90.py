@@ -57,6 +57,15 @@ def test_the_version_that_kernels_are_for_is_the_one_that_the_extra_installs() -
     assert requirement.split(";")[0] == f"tilelang=={library.VERSION}"
 
 
+def test_a_tilelang_that_cannot_be_loaded_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "tilelang.py").write_text("raise OSError('libz3.so: cannot open shared object file')")
+    library.tilelang.cache_clear()
+    monkeypatch.delitem(sys.modules, "tilelang", raising=False)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(BackendUnavailableError, match=r"cannot be imported \(OSError: libz3\.so: cannot open"):
+        library.tilelang()
+
+
 def test_another_version_of_tilelang_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     other = ModuleType("tilelang")
     other.__version__ = "0.2.0"  # type: ignore[attr-defined]

@@ -38,12 +38,13 @@ def check_tilelang() -> None:
 
 @functools.cache
 def tilelang() -> Any:
-    """The module. Raises BackendUnavailableError if it is not installed, or another version than kernels are for."""
+    """The module. Raises BackendUnavailableError if it cannot be imported, or is of another version than VERSION."""
     try:
         import tilelang as module
-    except ImportError as error:
+    except Exception as error:  # a library that it loads may be missing (OSError), or of the wrong version (anything)
         raise BackendUnavailableError(
-            f"kernels of sm90 need TileLang, which cannot be imported ({error}); pip install 'thalweg-kernels[nvidia]'"
+            f"kernels of sm90 need TileLang, which cannot be imported ({type(error).__name__}: {error}); "
+            "pip install 'thalweg-kernels[nvidia]'"
         ) from error
     _check_version(module.__version__)
     return module
@@ -55,14 +56,15 @@ def compiled(function: Any, architecture: str, pass_configs: Mapping[str, Any] |
     The function must not touch what lies outside of its tensors: no access is checked. pass_configs: further settings
     of TileLang's passes, by name.
     """
+    module = tilelang()
     try:
-        kernel = tilelang().compile(
+        kernel = module.compile(
             function,
             target={"kind": "cuda", "arch": architecture},
             pass_configs={"tl.disable_safe_memory_legalize": True, **(pass_configs or {})},
         )
     except Exception as error:
-        home = tilelang().env.CUDA_HOME
+        home = module.env.CUDA_HOME
         if not Path(home, "bin", "nvcc").is_file():
             place = f"in {home}/bin, where CUDA_HOME, or else PATH, leads" if home else "on PATH, nor in CUDA_HOME"
             raise BackendUnavailableError(
