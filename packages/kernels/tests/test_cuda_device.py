@@ -80,11 +80,12 @@ class BrokenCompiler:
 
     __version__ = library.VERSION
 
-    def __init__(self, cuda_home: str) -> None:
+    def __init__(self, cuda_home: str, report: str = "could not run the compiler") -> None:
         self.env = SimpleNamespace(CUDA_HOME=cuda_home)
+        self.report = report
 
     def compile(self, *arguments: Any, **options: Any) -> None:
-        raise RuntimeError("could not run the compiler")
+        raise RuntimeError(self.report)
 
 
 def test_a_kernel_that_cannot_be_built_says_that_nvcc_is_missing(
@@ -103,3 +104,34 @@ def test_a_kernel_that_cannot_be_built_says_that_nvcc_is_missing(
     with pytest.raises(RuntimeError, match="could not run"):
         library.compiled(lambda: None, "sm_90a")
     assert library.num_compiled() == before
+
+
+SOURCE = "#include <tl_templates/cuda/gemm.h>\nextern int fills_the_screen;\n"
+NOTES = "".join(f"note {number}\n" for number in range(9))
+
+
+@pytest.mark.parametrize(
+    ("report", "said"),
+    [
+        (
+            f"{SOURCE}\nCompilation error:\n{NOTES}fatal: no g++\n\nCommand: nvcc -O3\n",
+            "note 4\nnote 5\nnote 6\nnote 7\nnote 8\nfatal: no g++",
+        ),
+        (f"{SOURCE}\nCompilation error:\n\nCommand: nvcc -O3\n", "it printed nothing"),
+        (
+            "NVCC compilation timed out after 5 seconds.\nCommand: nvcc -O3\nSource: a.cu\n",
+            "NVCC compilation timed out after 5 seconds.",
+        ),
+        ("[Errno 13] Permission denied: '/cuda/bin/nvcc'", "[Errno 13] Permission denied: '/cuda/bin/nvcc'"),
+    ],
+)
+def test_a_compiler_that_fails_is_named_with_the_end_of_what_it_said(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, report: str, said: str
+) -> None:
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "nvcc").touch()
+    monkeypatch.setattr(library, "tilelang", lambda: BrokenCompiler(str(tmp_path), report))
+    with pytest.raises(BackendUnavailableError) as caught:
+        library.compiled(lambda: None, "sm_90a")
+    assert str(caught.value) == f"{tmp_path}/bin/nvcc failed to compile a kernel: {said}"
+    assert str(caught.value.__cause__) == report

@@ -18,6 +18,9 @@ VERSION = "0.1.15"
 
 ARCHITECTURE = "sm_90a"
 
+LINES_OF_NVCC = 6
+"""How many of the last lines that the compiler printed an error shows; it may print one for every use of a name."""
+
 _compilations = [0]
 
 
@@ -71,9 +74,22 @@ def compiled(function: Any, architecture: str, pass_configs: Mapping[str, Any] |
                 f"kernels that no earlier process has built need nvcc, which is not {place}; install the CUDA toolkit, "
                 f"or set TILELANG_CACHE_DIR to where they were built ({error})"
             ) from error
+        if (said := _said_by_nvcc(str(error))) is not None:
+            raise BackendUnavailableError(f"{Path(home, 'bin', 'nvcc')} failed to compile a kernel: {said}") from error
         raise
     _compilations[0] += 1
     return kernel
+
+
+def _said_by_nvcc(report: str) -> str | None:
+    """The end of what nvcc printed, out of TileLang's report, which opens with the source; None: it was not nvcc."""
+    if "nvcc" in report.partition("\n")[0].lower():  # it took too long, or is a file that cannot be run
+        return report.partition("\n")[0]
+    _, is_there, output = report.rpartition("\nCompilation error:\n")
+    if not is_there:
+        return None
+    lines = [line.rstrip()[:400] for line in output.partition("\nCommand: ")[0].splitlines() if line.strip()]
+    return "\n".join(lines[-LINES_OF_NVCC:]) or "it printed nothing"
 
 
 def _check_version(version: str) -> None:
