@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from thalweg.engine import device_ops
 from thalweg.engine.__about__ import __version__
 from thalweg.engine.cli import main
 from thalweg.engine.cli.generate import _prompts, _text
@@ -347,3 +348,50 @@ def test_kernels_of_a_gpu_are_listed_without_one(capsys: pytest.CaptureFixture[s
     missing = next(line for line in lines if line.startswith("dequantize_mxfp8 "))
     assert missing.endswith("no implementation: whoever uses it must ask for dequantize_mxfp8=reference")
     assert lines[-2].endswith("ops that the engine calls on a device all have one that fits.")
+
+
+def taken_for(op: str, output: str) -> list[str]:
+    """The words of the table's line for what serves an op."""
+    return next(words for line in output.splitlines() if (words := line.split())[:2] == [op, "*"])
+
+
+def test_kernels_shows_what_the_environment_and_the_options_ask_for(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("THALWEG_BACKEND", "sm90")
+    monkeypatch.setenv("THALWEG_KERNELS", "add_biases=reference,dequantize_mxfp8=reference")
+    assert run("kernels") == 0
+    output = capsys.readouterr().out
+    assert output.startswith("sm90 (sm_90a)")
+    for op in ("add_biases", "dequantize_mxfp8"):
+        assert taken_for(op, output)[2] == "reference"
+        assert taken_for(op, output)[-4:] == ["asked", "for", "by", "name"]
+    assert taken_for("draw", output)[2] == "tilelang"
+    assert run("kernels", "--kernels", "draw=reference") == 0
+    output = capsys.readouterr().out
+    assert [taken_for(op, output)[2] for op in ("draw", "add_biases")] == ["reference", "tilelang"]
+    monkeypatch.setenv("THALWEG_KERNELS", "")
+    assert run("kernels", "--backend", "cpu") == 0
+    assert taken_for("draw", capsys.readouterr().out)[2] == "reference"
+
+
+@pytest.mark.parametrize(
+    ("pairs", "message"),
+    [
+        ("add_biases", "--kernels is 'add_biases': expected op=provider pairs"),
+        ("no_such_op=reference", "there is no op 'no_such_op'"),
+        ("add_biases=deep_gemm", "nothing computes add_biases on sm90 by deep_gemm"),
+    ],
+)
+def test_kernels_refuses_an_override_that_an_engine_would(
+    capsys: pytest.CaptureFixture[str], pairs: str, message: str
+) -> None:
+    assert message in fails_with_one_line(capsys, "kernels", "--backend", "sm90", "--kernels", pairs)
+
+
+def test_kernels_adds_what_is_missing_to_what_was_asked_for(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(device_ops, "missing_ops", lambda ops: ["topk_gate"])
+    assert run("kernels", "--backend", "sm90", "--kernels", "draw=reference") == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "--kernels draw=reference,topk_gate=reference"

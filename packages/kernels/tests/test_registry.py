@@ -219,6 +219,8 @@ def test_the_table_says_why_an_implementation_is_taken_or_not() -> None:
     assert named["tilelang"].endswith("not reference")
     assert unserved_ops("sm90", entries, architecture="sm_90a") == ["shift"]
     assert unserved_ops("sm90", entries, True, architecture="sm_90a") == ["scale", "shift"]
+    assert unserved_ops("sm90", entries, overrides={"scale": "tile_kernels"}) == ["shift"]
+    assert unserved_ops("sm90", entries, overrides={"scale": "deep_gemm"}) == ["scale", "shift"]
 
 
 def test_importing_the_package_initialises_no_device() -> None:

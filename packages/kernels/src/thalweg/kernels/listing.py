@@ -35,14 +35,20 @@ def table(
 
 
 def unserved_ops(
-    backend: str, registry: Registry | None = None, batch_invariant: bool = False, *, architecture: str | None = None
+    backend: str,
+    registry: Registry | None = None,
+    batch_invariant: bool = False,
+    *,
+    architecture: str | None = None,
+    overrides: Mapping[str, str] | None = None,
 ) -> list[str]:
-    """The ops for which nothing fits: a model that uses one needs an override by name."""
+    """The ops for which nothing fits, overrides (op -> provider) included: a model that uses one needs another."""
     registry = registry or default_registry()
 
     def is_served(op: str) -> bool:
+        provider = (overrides or {}).get(op)
         try:
-            registry.select(op, backend, architecture=architecture, batch_invariant=batch_invariant)
+            registry.select(op, backend, provider=provider, architecture=architecture, batch_invariant=batch_invariant)
         except BackendUnavailableError:
             return False
         return True

@@ -4,34 +4,40 @@ from __future__ import annotations
 
 import argparse
 
+from thalweg.engine.cli.options import add_engine_options, engine_config
 from thalweg.interfaces import BackendUnavailableError, load_backend
-from thalweg.interfaces.backend import BACKEND_NAMES
+
+_OPTIONS = ("backend", "kernels", "batch_invariant")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of this command."""
-    names = ", ".join(BACKEND_NAMES)
-    parser.add_argument("--backend", metavar="NAME", default="cpu", help=f"one of {names} (default cpu)")
-    parser.add_argument("--batch-invariant", action="store_true", help="take only implementations that promise it")
+    add_engine_options(parser, _OPTIONS)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the table. Raises ConfigError for an unknown name, BackendUnavailableError for a backend not installed."""
-    from thalweg.engine.device_ops import DEVICE_OPS, by_reference
+    """Print the table of what `thalweg generate` would take with these options and variables.
+
+    Raises what an engine would: ConfigError for unknown names, BackendUnavailableError for a backend without kernels
+    and for an override that cannot be met.
+    """
+    options = engine_config(arguments).backend
+    from thalweg.engine.device_ops import DEVICE_OPS, by_reference, missing_ops
     from thalweg.kernels import bind, table, unserved_ops
     from thalweg.kernels.sm90.library import ARCHITECTURE
 
-    name, batch_invariant = arguments.backend, arguments.batch_invariant
-    bind(name)  # refuses a backend without kernels: in the table nothing but gaps would be left
+    name, batch_invariant, overrides = options.name, options.batch_invariant, dict(options.kernels)
     architecture = ARCHITECTURE if name == "sm90" else None
+    ops = bind(name, overrides, batch_invariant, architecture=architecture)
     if name != "cpu":
         print(_device_line(name, architecture))
-    print(table(name, batch_invariant=batch_invariant, architecture=architecture))
-    unserved = unserved_ops(name, batch_invariant=batch_invariant, architecture=architecture)
-    missing = [op for op in DEVICE_OPS if op in unserved]
+    print(table(name, batch_invariant=batch_invariant, architecture=architecture, overrides=overrides))
+    unserved = unserved_ops(name, batch_invariant=batch_invariant, architecture=architecture, overrides=overrides)
+    missing = missing_ops(ops)
     if missing:
         print(f"\nThe engine calls {len(missing)} ops that have no implementation that fits; it takes them by name:")
-        print(f"--kernels {by_reference(missing)}")
+        pairs = [f"{op}={provider}" for op, provider in overrides.items()]
+        print(f"--kernels {','.join([*pairs, by_reference(missing)])}")
     elif unserved:
         print(f"\nThe {len(DEVICE_OPS)} ops that the engine calls on a device all have one that fits.")
         print(f"It does not call the {len(unserved)} that have none.")

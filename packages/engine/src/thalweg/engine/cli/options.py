@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -103,11 +103,13 @@ SAMPLING_OPTIONS = (
 """One per field of `SamplingParams`."""
 
 
-def add_engine_options(parser: argparse.ArgumentParser) -> None:
-    """One option per row of the engine's option table."""
+def add_engine_options(parser: argparse.ArgumentParser, names: Collection[str] | None = None) -> None:
+    """One option per row of the engine's option table, or for those of these names only."""
     group = parser.add_argument_group("engine options", "each is also read from THALWEG_<NAME>, with underscores")
     defaults = EngineConfig().with_defaults(**OFFLINE_DEFAULTS)
     for option in FIELDS:
+        if names is not None and option.name not in names:
+            continue
         default = option.read(defaults)
         text = f"{option.help} (default {_show(default)})" if default is not None else option.help
         settings: dict[str, Any] = {"dest": _ENGINE + option.name, "default": None, "help": text.replace("%", "%%")}
@@ -122,7 +124,7 @@ def engine_config(arguments: argparse.Namespace) -> EngineConfig:
     """The configuration from the given options and the environment. Raises ConfigError naming the option."""
     overrides: dict[str, Any] = {}
     for option in FIELDS:
-        given = getattr(arguments, _ENGINE + option.name)
+        given = getattr(arguments, _ENGINE + option.name, None)  # a command may have some of the options only
         if given is None:
             continue
         overrides[option.name] = given if option.is_switch else _parse(option.flag, option.variable.parse, given)
