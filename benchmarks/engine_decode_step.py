@@ -147,10 +147,17 @@ def measured(bench: Bench, batches: Sequence[int], contexts: Sequence[int], pref
 
 def parsed() -> argparse.Namespace:
     parser = arguments(__doc__ or "")
-    parser.add_argument("--batch", type=int, nargs="*", default=BATCHES, help="of decode steps; none: no decode")
-    parser.add_argument("--context", type=int, nargs="+", default=CONTEXTS, help="of decode steps, in tokens")
-    parser.add_argument("--prefill", type=int, default=PREFILL_TOKENS, metavar="TOKENS", help="of a prompt; 0: none")
+    sizes = {"batch": BATCHES, "context": CONTEXTS, "prefill": PREFILL_TOKENS}
+    parser.add_argument("--batch", type=int, nargs="*", help="of decode steps; none: no decode")
+    parser.add_argument("--context", type=int, nargs="+", help="of decode steps, in tokens")
+    parser.add_argument("--prefill", type=int, metavar="TOKENS", help="of a prompt; 0: none")
     options = parser.parse_args()
+    given = [f"--{name}" for name in sizes if getattr(options, name) is not None]
+    if options.smoke and given:
+        parser.error(f"--smoke has sizes of its own; {', '.join(given)} cannot be given with it")
+    for name, default in sizes.items():
+        if getattr(options, name) is None:
+            setattr(options, name, default)
     if min(*options.batch, *options.context, 1) < 1:
         parser.error(f"--batch is {options.batch} and --context {options.context}; all of them must be at least 1")
     if options.prefill < 0 or options.prefill % PREFILL_CHUNK:
