@@ -203,9 +203,8 @@ def example(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none", requires=["workspace"], default=False)
 def bench(session: nox.Session) -> None:
-    """Run the benchmarks named after `--`, or all of them."""
-    for script in session.posargs or [str(path) for path in sorted(Path("benchmarks").glob("*_*.py"))]:
-        run_python(session, script)
+    """Run the benchmarks named after `--`, or all that can run here; with --smoke at their smallest size."""
+    run_python(session, "tools/run_benchmarks.py", *session.posargs)
 
 
 @nox.session(venv_backend="none", default=False)

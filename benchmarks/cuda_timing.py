@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Callable, Sequence
 
 import torch
-from report import Row
+from report import Row, cannot_run
 
 Call = Callable[[], object]
 TENSOR_TFLOPS = 790.0
@@ -69,11 +69,17 @@ def device_line() -> str:
     return f"{torch.cuda.get_device_name()} (SM{capability}), torch {torch.__version__}, CUDA {torch.version.cuda}"
 
 
+def require_cuda(otherwise: str) -> None:
+    """End the program unless torch finds a GPU. otherwise: what is needed, or goes without one."""
+    if not torch.cuda.is_available():
+        build = "" if torch.version.cuda else f", as torch {torch.__version__} is built without CUDA"
+        cannot_run(f"torch finds no CUDA device{build}; {otherwise}")
+
+
 def require_gpu() -> None:
     """End the program unless there is a GPU that the kernels of sm90 run on."""
-    if not torch.cuda.is_available():
-        raise SystemExit("torch finds no CUDA device; this benchmark needs a GPU of compute capability 9.0")
+    require_cuda("this benchmark needs a GPU of compute capability 9.0")
     capability = torch.cuda.get_device_capability()
     if capability != (9, 0):
         found = ".".join(map(str, capability))
-        raise SystemExit(f"{torch.cuda.get_device_name()} has compute capability {found}; this benchmark needs 9.0")
+        cannot_run(f"{torch.cuda.get_device_name()} has compute capability {found}; this benchmark needs 9.0")

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 
 import torch
-from cuda_timing import Call, graph_time_us
+from cuda_timing import Call, graph_time_us, require_cuda
 from report import Row, arguments, publish
 
 from thalweg.kernels import bind
@@ -107,6 +107,7 @@ def main() -> None:
     device = torch.device(options.device)
     torch.set_num_threads(1)
     if device.type == "cuda":
+        require_cuda("--device cuda needs one")
         capability = "".join(map(str, torch.cuda.get_device_capability()))
         print(f"{torch.cuda.get_device_name()} (SM{capability}), CUDA {torch.version.cuda}")
     sizes, vocabulary, repeats = ((1, 4), 5024, 1) if options.smoke else (NUM_ROWS, VOCABULARY, 7)

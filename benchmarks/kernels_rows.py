@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from cuda_timing import copy_rate, device_line, graph_time_us
+from cuda_timing import copy_rate, device_line, graph_time_us, require_cuda
 from report import Row, arguments, publish
 from torch import Tensor
 
@@ -165,8 +165,7 @@ def main() -> None:
     if options.smoke:
         publish([measure(case, 1, "cpu", 1e4) for case in chosen], options.json)
         return
-    if not torch.cuda.is_available():
-        raise SystemExit("torch finds no CUDA device; --smoke runs the references without one")
+    require_cuda("--smoke runs the references without one")
     bytes_per_us = copy_rate()
     print(f"{device_line()}; a large copy moves {bytes_per_us / 1e6:.2f} TB/s")
     publish([measure(case, n, "cuda", bytes_per_us) for case in chosen for n in case.rows], options.json)

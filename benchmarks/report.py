@@ -10,8 +10,11 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import NoReturn
 
 Row = Mapping[str, float | int | str]
+CANNOT_RUN_HERE = 77
+"""Exit status of a benchmark that needs what this machine lacks: `nox -s bench` goes on without it."""
 
 
 def arguments(description: str) -> argparse.ArgumentParser:
@@ -28,6 +31,12 @@ def _file_to_write(name: str) -> Path:
     if not path.parent.is_dir() or path.is_dir():
         raise argparse.ArgumentTypeError(f"{name} is no file in a folder that exists")
     return path
+
+
+def cannot_run(reason: str) -> NoReturn:
+    """End the program, because this machine lacks something: the last line it prints says what."""
+    print(reason, file=sys.stderr)
+    sys.exit(CANNOT_RUN_HERE)
 
 
 def publish(rows: Sequence[Row], json_file: Path | None = None) -> None:

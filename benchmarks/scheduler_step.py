@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
-from report import Row, arguments, publish
+from report import Row, arguments, cannot_run, publish
 
 from thalweg.interfaces import StepKind, StepPlan, StepResult, VoteRound
 from thalweg.scheduler import Scheduler, SchedulerConfig
@@ -159,7 +159,7 @@ def build(folder: Path, name: str, *options: str) -> Callable[..., str]:
     """Compile a program of this folder; the result runs it and returns what it prints."""
     compiler = shutil.which("c++") or shutil.which("g++") or shutil.which("clang++")
     if compiler is None:
-        raise SystemExit("no C++ compiler found (c++, g++ or clang++); the calibration needs one")
+        cannot_run("no C++ compiler found (c++, g++ or clang++); the calibration needs one")
     program = folder / name
     subprocess.run([compiler, "-std=c++20", *options, HERE / f"{name}.cpp", "-o", program], check=True)
     return lambda *args: subprocess.run([program, *map(str, args)], check=True, capture_output=True, text=True).stdout
