@@ -113,6 +113,31 @@ def test_every_refusal_gives_its_reason() -> None:
     assert "sm90/deep_gemm: does not serve these dimensions" in message
 
 
+def test_a_refused_override_says_what_would_be_taken() -> None:
+    entries = registry(implementation(), implementation(provider="deep_gemm", architectures=frozenset({"sm_90a"})))
+
+    def refusal(op: str, provider: str, batch_invariant: bool = False) -> str:
+        with pytest.raises(BackendUnavailableError) as caught:
+            entries.select(op, "sm90", provider=provider, architecture="sm_80", batch_invariant=batch_invariant)
+        return str(caught.value).rpartition(")")[2]
+
+    assert refusal("scale", "deep_gemm") == "; without the override 'tilelang' is taken"
+    assert refusal("shift", "deep_gemm") == "; overriding it with 'reference' would"
+    assert refusal("shift", "reference") == ""
+    assert refusal("scale", "deep_gemm", batch_invariant=True) == ""
+
+
+def test_long_names_are_shortened() -> None:
+    long = "x" * 100_000
+    for overrides in ({long: "reference"}, {"rms_norm": long}):
+        with pytest.raises(ConfigError) as caught:
+            bind("cpu", overrides)
+        assert len(str(caught.value)) < 5000
+    with pytest.raises(ConfigError) as caught:
+        bind(long)
+    assert len(str(caught.value)) < 1000
+
+
 def test_a_decision_is_taken_once_per_question() -> None:
     asked = []
 
@@ -137,7 +162,10 @@ def test_unknown_names_are_refused_and_known_ones_listed() -> None:
         ConfigError, match="the override of rms_norm is 'magic'; known providers are reference, tilelang"
     ):
         bind("cpu", {"rms_norm": "magic"})
-    with pytest.raises(BackendUnavailableError, match=r"nothing computes rms_norm on cpu by tilelang .*not tilelang"):
+    expected = (
+        r"nothing computes rms_norm on cpu by tilelang .*not tilelang\); without the override 'reference' is taken$"
+    )
+    with pytest.raises(BackendUnavailableError, match=expected):
         bind("cpu", {"rms_norm": "tilelang"})
     with pytest.raises(
         BackendUnavailableError, match="no kernels of backend 'sm100' are installed; installed: cpu, sm90"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from thalweg.interfaces import BackendUnavailableError, ConfigError
+from thalweg.interfaces import BackendUnavailableError, ConfigError, shown
 from thalweg.interfaces.backend import BACKEND_NAMES
 from thalweg.kernels.catalog import default_registry
 from thalweg.kernels.registry import Facts, Implementation, Registry
@@ -76,7 +76,7 @@ def bind(
     """
     registry = registry or default_registry()
     if backend not in BACKEND_NAMES:
-        raise ConfigError(f"backend is {backend!r}; known are {', '.join(BACKEND_NAMES)}")
+        raise ConfigError(f"backend is {shown(backend)}; known are {', '.join(BACKEND_NAMES)}")
     if backend not in registry.backends:
         installed = ", ".join(registry.backends) or "none"
         raise BackendUnavailableError(f"no kernels of backend {backend!r} are installed; installed: {installed}")

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from thalweg.interfaces import BackendUnavailableError, ConfigError
+from thalweg.interfaces import BackendUnavailableError, ConfigError, shown
 from thalweg.interfaces.backend import BACKEND_NAMES
 
 PROVIDERS = (
@@ -120,7 +120,7 @@ class Registry:
     def spec(self, op: str) -> OpSpec:
         """The contract of an op. Raises ConfigError for an unknown name."""
         if op not in self._specs:
-            raise ConfigError(f"there is no op {op!r}; the ops are {', '.join(self.ops)}")
+            raise ConfigError(f"there is no op {shown(op)}; the ops are {', '.join(self.ops)}")
         return self._specs[op]
 
     def implementations(self, op: str, backend: str) -> tuple[Implementation, ...]:
@@ -180,9 +180,9 @@ class Registry:
         batch_invariant: bool,
     ) -> Implementation:
         if backend not in BACKEND_NAMES:
-            raise ConfigError(f"backend is {backend!r}; known are {', '.join(BACKEND_NAMES)}")
+            raise ConfigError(f"backend is {shown(backend)}; known are {', '.join(BACKEND_NAMES)}")
         if provider is not None and provider not in PROVIDERS:
-            raise ConfigError(f"the override of {op} is {provider!r}; known providers are {', '.join(PROVIDERS)}")
+            raise ConfigError(f"the override of {op} is {shown(provider)}; known providers are {', '.join(PROVIDERS)}")
         refused = []
         for candidate, reason in self.verdicts(
             op, backend, provider=provider, architecture=architecture, facts=facts, batch_invariant=batch_invariant
@@ -192,8 +192,20 @@ class Registry:
             refused.append(f"{candidate.label}: {reason}")
         asked = f"{op} on {backend}" + (f" by {provider}" if provider else "")
         found = "; ".join(refused) if refused else f"{backend} has no implementation of {op}"
-        hint = "" if batch_invariant else "; overriding it with 'reference' would"
+        taken = None if provider is None else self._first_fit(op, backend, architecture, facts, batch_invariant)
+        hint = ""
+        if taken is not None:
+            hint = f"; without the override {taken.provider!r} is taken"
+        elif not batch_invariant and provider != "reference":
+            hint = "; overriding it with 'reference' would"
         raise BackendUnavailableError(f"nothing computes {asked} ({found}){hint}")
+
+    def _first_fit(
+        self, op: str, backend: str, architecture: str | None, facts: Facts, batch_invariant: bool
+    ) -> Implementation | None:
+        """What is taken without an override."""
+        verdicts = self.verdicts(op, backend, architecture=architecture, facts=facts, batch_invariant=batch_invariant)
+        return next((candidate for candidate, reason in verdicts if reason is None), None)
 
 
 def _same_place(one: Implementation, other: Implementation) -> bool:
