@@ -89,5 +89,5 @@ def test_no_value_inside_a_collection_makes_its_check_fail_itself(name: str, val
 
 @pytest.mark.parametrize("value", [HUGE, Hostile(), Array(3), 2, "1"], ids=type_name)
 def test_no_value_makes_the_check_of_a_group_size_fail_itself(value: object) -> None:
-    with pytest.raises(ConfigError, match=r"parallel size data is .*; this version"):
+    with pytest.raises(ConfigError, match=r"^data_parallel_size is .*; this version"):
         ParallelConfig(data=value)  # type: ignore[arg-type]

@@ -57,5 +57,5 @@ def test_every_error_is_a_thalweg_error() -> None:
 def test_one_process_is_the_only_parallel_layout() -> None:
     assert interfaces.ParallelConfig() == interfaces.ParallelConfig(expert=1, data=1, context=1, engram=1)
     for name in ("expert", "data", "context", "engram"):
-        with pytest.raises(interfaces.ConfigError, match=f"parallel size {name} is 2"):
+        with pytest.raises(interfaces.ConfigError, match=f"^{name}_parallel_size is 2; "):
             interfaces.ParallelConfig(**{name: 2})

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from thalweg.interfaces.checks import shown
 from thalweg.interfaces.errors import ConfigError
 
 T = TypeVar("T")
@@ -48,4 +49,4 @@ class Variable(Generic[T]):
         try:
             return self.parse(text)
         except ValueError as error:
-            raise ConfigError(f"{self.full_name} is {text!r}: {error}") from error
+            raise ConfigError(f"{self.full_name} is {shown(text)}: {error}") from error

@@ -27,7 +27,7 @@ class ParallelConfig:
             value = getattr(self, name)
             if not isinstance(value, int) or value != 1:
                 raise ConfigError(
-                    f"parallel size {name} is {shown(value)}; this version runs one process, so it must be 1"
+                    f"{name}_parallel_size is {shown(value)}; this version runs one process, so it must be 1"
                 )
 
 
