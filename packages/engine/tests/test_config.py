@@ -98,7 +98,7 @@ def test_an_unknown_option_names_close_matches() -> None:
         ("confidence_temperatures", (1.0, -2.0), r"confidence_temperatures is .*temperatures\[1\] is -2\.0; a finite"),
         ("confidence_temperatures", (float("nan"),), r"temperatures\[0\] is nan; a finite number above 0 is needed"),
         ("max_num_seqs", 0, "max_num_seqs is 0"),
-        ("expert_parallel_size", 2, "expert is 2"),
+        ("expert_parallel_size", 2, "^expert_parallel_size is 2; this version"),
         ("draft_length", -1, r"draft_length is -1; it must be None or an integer from 0 to 1024"),
         ("draft_length", 1.0, r"draft_length is 1\.0; it must be None or an integer"),
         ("variable_length", 1, "variable_length is 1; it must be True or False"),
@@ -106,6 +106,11 @@ def test_an_unknown_option_names_close_matches() -> None:
         ("draft_positions", "relative", "draft_positions is 'relative'; it must be 'per_step' or 'absolute'"),
         ("backend", "tpu", "backend is 'tpu'; it must be 'cpu' or"),
         ("kernels", ("norm",), "kernels is"),
+        (
+            "kernels",
+            (("a", "x"), ("b", "x"), ("a", "y")),
+            "kernels names 'a' twice, with 'x' and 'y'; give each op once",
+        ),
         ("replay", "mask", "replay is 'mask'; only 'off' is accepted"),
         ("replay_keep_tokens", 140, "replay_keep_tokens is 140"),
         ("async_scheduling", 1, "async_scheduling is 1; it must be"),
@@ -161,6 +166,33 @@ def test_a_bad_variable_is_named() -> None:
     for text in ("1,", "1,,2", "1;2"):
         with pytest.raises(ConfigError, match=f"THALWEG_CONFIDENCE_TEMPERATURES is '{text}'"):
             EngineConfig.build(environ={"THALWEG_CONFIDENCE_TEMPERATURES": text})
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "expected"),
+    [
+        ("GRAPH_INTERVAL", "nan", "an integer"),
+        ("NUM_BLOCKS", "1e9", "an integer or none"),
+        ("SLOT_RATIO", "much", "a number"),
+        ("PEAK_TFLOPS", "much", "a number or none"),
+        ("TOKEN_BLACKLIST", "1,x", "integers separated by commas"),
+        ("CONFIDENCE_TEMPERATURES", "1,x", "numbers separated by commas"),
+    ],
+)
+def test_a_variable_that_is_no_number_says_what_is_expected(name: str, text: str, expected: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        EngineConfig.build(environ={f"THALWEG_{name}": text})
+    assert str(caught.value) == f"THALWEG_{name} is {text!r}: expected {expected}"
+
+
+def test_what_variables_say_of_kernels_and_groups_is_named_after_them() -> None:
+    with pytest.raises(ConfigError, match=r"^data_parallel_size is 2; .*\(set by THALWEG_DATA_PARALLEL_SIZE\)$"):
+        EngineConfig.build(environ={"THALWEG_DATA_PARALLEL_SIZE": "2"})
+    with pytest.raises(ConfigError, match=r"^kernels names 'a' twice, .*\(set by THALWEG_KERNELS\)$"):
+        EngineConfig.build(environ={"THALWEG_KERNELS": "a=x,a=y"})
+    with pytest.raises(ConfigError) as caught:
+        EngineConfig.build(environ={"THALWEG_SEED": "x" * 100_000})
+    assert len(str(caught.value)) < 1000
 
 
 def test_variables_of_every_kind_are_understood() -> None:

@@ -4,12 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from thalweg.interfaces import Variable, parse_bool
 
 if TYPE_CHECKING:
     from thalweg.engine.config import EngineConfig
+
+T = TypeVar("T")
+
+_EXPECTED: dict[Callable[[str], Any], str] = {int: "an integer", float: "a number"}
+"""What Python's own parsers want, in the words of our messages."""
+
+
+def parsed(parse: Callable[[str], T], text: str, expected: str | None = None) -> T:
+    """A value from text. Raises ValueError saying what is expected; the parser's own words are kept if it says so."""
+    try:
+        return parse(text)
+    except ValueError:
+        expected = expected or _EXPECTED.get(parse)
+        if expected is None:
+            raise
+        raise ValueError(f"expected {expected}") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +54,7 @@ class Field:
         return self.parse is parse_bool
 
     def _parse_choice(self, text: str) -> Any:
-        value = self.parse(text)
+        value = parsed(self.parse, text)
         if self.choices and value not in self.choices:
             raise ValueError(f"expected {' or '.join(self.choices)}")
         return value
@@ -56,11 +72,11 @@ def _parse_text(text: str) -> str:
 
 
 def _parse_optional_int(text: str) -> int | None:
-    return None if text.lower() == "none" else int(text)
+    return None if text.lower() == "none" else parsed(int, text, "an integer or none")
 
 
 def _parse_optional_float(text: str) -> float | None:
-    return None if text.lower() == "none" else float(text)
+    return None if text.lower() == "none" else parsed(float, text, "a number or none")
 
 
 def _parse_pairs(text: str) -> tuple[tuple[str, str], ...]:
@@ -71,11 +87,15 @@ def _parse_pairs(text: str) -> tuple[tuple[str, str], ...]:
 
 
 def _parse_floats(text: str) -> tuple[float, ...]:
-    return tuple(float(part) for part in text.split(",")) if text else ()
+    return _parse_items(float, text, "numbers separated by commas")
 
 
 def _parse_ids(text: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in text.split(",")) if text else ()
+    return _parse_items(int, text, "integers separated by commas")
+
+
+def _parse_items(parse: Callable[[str], T], text: str, expected: str) -> tuple[T, ...]:
+    return tuple(parsed(parse, part, expected) for part in text.split(",")) if text else ()
 
 
 FIELDS: tuple[Field, ...] = (
@@ -162,12 +182,18 @@ FIELDS: tuple[Field, ...] = (
         "scheduler",
         "async_scheduling",
         parse_bool,
-        "launch each decode step before the result of the last",
+        "launch each decode step before the result of the last, the default on devices",
     ),
     Field(
         "num_blocks", "cache", "num_blocks", _parse_optional_int, "cache blocks of 128 tokens, the null one included"
     ),
-    Field("memory_fraction", "cache", "memory_fraction", float, "share of the device memory for the cache"),
+    Field(
+        "memory_fraction",
+        "cache",
+        "memory_fraction",
+        float,
+        "share of the memory that the cache may take on the CPU (0.5 if not given), everything on a device (0.9)",
+    ),
     Field("slot_ratio", "cache", "slot_ratio", float, "state slots per sequence that may run"),
     Field("expert_parallel_size", "parallel", "expert", int, "ranks that share the experts"),
     Field("data_parallel_size", "parallel", "data", int, "ranks that schedule requests of their own"),

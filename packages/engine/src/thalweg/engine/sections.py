@@ -103,6 +103,13 @@ class BackendConfig:
         require_choice("backend", self.name, BACKEND_NAMES)
         if not isinstance(self.kernels, tuple) or not all(_is_pair(pair) for pair in self.kernels):
             raise ConfigError(f"kernels is {shown(self.kernels)}; it must be (op, provider) pairs of strings")
+        taken: dict[str, str] = {}
+        for op, provider in self.kernels:
+            if op in taken:
+                raise ConfigError(
+                    f"kernels names {shown(op)} twice, with {shown(taken[op])} and {shown(provider)}; give each op once"
+                )
+            taken[op] = provider
         for name in ("graph_interval", "draft_graph_interval"):
             value = getattr(self, name)
             if not is_int(value) or not 1 <= value < 1 << 31:

@@ -9,7 +9,7 @@ from typing import Any
 
 from thalweg.engine.cli.files import read_text
 from thalweg.engine.config import OFFLINE_DEFAULTS, EngineConfig
-from thalweg.engine.fields import FIELDS
+from thalweg.engine.fields import FIELDS, parsed
 from thalweg.interfaces import ConfigError, GrammarSpec, SamplingParams, shown
 
 _ENGINE = "engine."
@@ -48,7 +48,7 @@ def _bias(text: str) -> tuple[int, float]:
     token_id, equals, bias = text.partition("=")
     if not equals:
         raise ValueError("expected a token id, =, and what to add to its logit")
-    return int(token_id), float(bias)
+    return parsed(int, token_id, "an integer as token id"), parsed(float, bias, "a number to add to its logit")
 
 
 def _to_mapping(flag: str, pairs: Iterable[tuple[int, float]]) -> dict[int, float]:
@@ -61,7 +61,7 @@ def _to_mapping(flag: str, pairs: Iterable[tuple[int, float]]) -> dict[int, floa
 
 
 def _token_ids(text: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in text.split(","))
+    return tuple(parsed(int, part, "integers separated by commas") for part in text.split(","))
 
 
 def _grammar(text: str) -> GrammarSpec:
@@ -155,7 +155,7 @@ def sampling_params(arguments: argparse.Namespace) -> SamplingParams:
 
 def _parse(flag: str, parse: Callable[[str], Any], text: str) -> Any:
     try:
-        return parse(text)
+        return parsed(parse, text)
     except ValueError as error:
         raise ConfigError(f"{flag} is {shown(text)}: {error}") from None
 
