@@ -1,6 +1,9 @@
 """Complete a batch of prompts, each with its own sampling parameters, and read everything that comes back."""
 
+import sys
+
 from thalweg.engine import LLM, SamplingParams
+from thalweg.interfaces import ThalwegError
 
 REQUESTS = [
     ("def fibonacci(n):\n", SamplingParams(temperature=0, max_tokens=24)),
@@ -26,4 +29,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except ThalwegError as error:  # a bad variable, a device that is not there: what is wrong and what would help
+        sys.exit(f"offline.py: {error}")
