@@ -50,6 +50,15 @@ def test_a_benchmark_runs_and_reports(script: Path, tmp_path: Path, preloaded: P
     assert json.loads(report.read_text())["rows"]
 
 
+def test_the_smallest_size_of_a_step_takes_no_other_sizes(tmp_path: Path, preloaded: PreloadedPython) -> None:
+    script = ROOT / "benchmarks" / "engine_decode_step.py"
+    result = preloaded.run(script, ["--smoke", "--batch", "--prefill", "0"], cwd=tmp_path)
+    assert result.returncode == 2
+    assert "--smoke has sizes of its own; --batch, --prefill cannot be given with it" in result.stderr
+    result = preloaded.run(script, ["--batch", "--prefill", "0"], cwd=tmp_path)
+    assert "there is nothing to measure" in result.stderr
+
+
 @pytest.fixture
 def runner(tmp_path: Path) -> Path:
     """The runner beside benchmarks of which one runs, one cannot run here, one fails, and one is no benchmark."""
