@@ -219,8 +219,11 @@ def plain_view() -> torch.Tensor:
     [
         (lambda: cache.store_mxfp8(plain_view(), torch.tensor([6]), torch.zeros(1, 64)), "slot 6 is outside"),
         (lambda: cache.store_mxfp8(plain_view(), torch.tensor([-2]), torch.zeros(1, 64)), "slot -2 is outside"),
-        (lambda: cache.store_mxfp8(plain_view(), torch.tensor([0]), torch.zeros(1, 32)), r"rows are \(1, 32\)"),
-        (lambda: cache.store_mxfp8(plain_view(), torch.tensor([0, 1]), torch.zeros(1, 64)), "for 2 slots"),
+        (lambda: cache.store_mxfp8(plain_view(), torch.tensor([0]), torch.zeros(1, 32)), r"rows has shape \[1, 32\]"),
+        (
+            lambda: cache.store_mxfp8(plain_view(), torch.tensor([0, 1]), torch.zeros(1, 64)),
+            r"rows has shape \[1, 64\]; \[2, 64\] is expected",
+        ),
         (lambda: cache.store_fp4_e4m3(plain_view(), torch.tensor([0]), torch.zeros(1, 64)), "no FP4_MAIN record"),
         (lambda: cache.store_mxfp8(plain_view()[0], torch.tensor([0]), torch.zeros(1, 64)), "view is torch.uint8"),
         (lambda: cache.store_mxfp8(plain_view().float(), torch.tensor([0]), torch.zeros(1, 64)), "view is torch.float"),
@@ -234,7 +237,7 @@ def plain_view() -> torch.Tensor:
         (lambda: cache.segments_to_slots(torch.tensor([[0, 0, 2, 1]]), 2, 3), "fill rows 0..1 in order"),
         (lambda: cache.segments_to_slots(torch.tensor([[0, 0, 2, 0]]), 3, 3), "they give 2 rows"),
         (lambda: cache.segments_to_slots(torch.tensor([[0, 2, 4, 0]]), 2, 3), "outside its page of 3"),
-        (lambda: cache.segments_to_slots(torch.tensor([0, 2, 4, 0]), 2, 3), r"\[m, 4\] is needed"),
+        (lambda: cache.segments_to_slots(torch.tensor([0, 2, 4, 0]), 2, 3), r"\[m, 4\] is expected"),
         (lambda: RecordFormat.MXFP8.record_bytes(48), "multiple of 32"),
         (lambda: RecordFormat.FP4_MAIN.record_bytes(0), "multiple of 16"),
     ],

@@ -177,7 +177,7 @@ def test_pool_groups_is_differentiable() -> None:
         ({"ring": torch.zeros(1, 7, 2, 5)}, "ring is"),
         ({"ring": torch.zeros(1, 7, 2, 4, dtype=torch.bfloat16)}, "float32 and float64"),
         ({"ring": torch.zeros(1, 1, 2, 4)}, "ring length is 1"),
-        ({"state_slots": torch.zeros(3, dtype=torch.int32)}, "one per row, 2"),
+        ({"state_slots": torch.zeros(3, dtype=torch.int32)}, r"state_slots has shape \[3\]; \[2\] is expected"),
     ],
 )
 def test_bad_input_of_the_pooling_is_named(change: dict[str, object], message: str) -> None:

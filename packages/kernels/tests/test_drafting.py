@@ -171,7 +171,7 @@ def test_bad_input_of_a_drafter_is_named() -> None:
         (lambda: ops.target_feature(hidden), r"trunk has shape \[2, 4\]; \[T, S, h\] is expected"),
         (lambda: ops.target_feature(torch.zeros(1, 0, 4)), "trunk has 0 streams"),
         (lambda: ops.target_feature(torch.zeros(1, 2, 4).half()), "trunk has dtype torch.float16"),
-        (lambda: ops.draft_metadata(one, one, **{**SIZES, "draft_length": 0}), "draft_length is 0; at least 1"),
+        (lambda: ops.draft_metadata(one, one, **{**SIZES, "draft_length": 0}), "draft_length is 0; an integer from 1"),
         (
             lambda: ops.draft_metadata(one, one, **{**SIZES, "ring_length": 7}),
             "ring_length is 7; a window of 6 and 2 drafts need 8",

@@ -127,7 +127,7 @@ def test_bad_arguments_are_refused_by_name() -> None:
         ngram_window(torch.zeros(2).long(), torch.zeros(1, 3).long(), torch.tensor([3]), 0)
     with pytest.raises(ConfigError, match=r"multipliers has shape \[2\]; \[3\] is expected"):
         engram_hash(ids, multipliers[:2], primes, offsets)
-    with pytest.raises(ConfigError, match=r"multipliers has dtype torch\.float64; int64 is required"):
+    with pytest.raises(ConfigError, match=r"multipliers has dtype torch\.float64; torch\.int64 is required"):
         engram_hash(ids, multipliers.double(), primes, offsets)
     with pytest.raises(ConfigError, match=r"primes has shape \[5\]; \[4\] is expected"):
         engram_hash(ids, multipliers, torch.ones(5).long(), offsets)

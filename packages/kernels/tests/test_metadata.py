@@ -157,9 +157,9 @@ def test_an_empty_column_among_the_visible_ones_stays_empty() -> None:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: metadata.expand_window_reads(torch.zeros(3), 4, 9), "window_reads is"),
-        (lambda: metadata.expand_window_pivots(torch.zeros(3, 2), 4), "pivots are"),
-        (lambda: metadata.expand_ranges(torch.zeros(3, 3), 4), "offset_lengths is"),
+        (lambda: metadata.expand_window_reads(torch.zeros(3), 4, 9), "window_reads has shape"),
+        (lambda: metadata.expand_window_pivots(torch.zeros(3, 2), 4), "pivots has shape"),
+        (lambda: metadata.expand_ranges(torch.zeros(3, 3), 4), "offset_lengths has shape"),
         (
             lambda: metadata.expand_block_entries(torch.tensor([[0, 9]]), torch.tensor([[1]]), 8, 9),
             "beyond the 1 cells",

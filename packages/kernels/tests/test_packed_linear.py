@@ -110,7 +110,7 @@ def test_errors_name_what_does_not_fit() -> None:
         ops.fp8_linear(Mxfp8Rows(x.codes[:, :64], x.scales), weight)
     with pytest.raises(ConfigError, match=r"scales of x has shape \[2, 2\]; \[2, 3\] is expected"):
         ops.fp8_linear(Mxfp8Rows(x.codes, x.scales[:, 1:]), weight)
-    with pytest.raises(ConfigError, match=r"scales of x have dtype torch.float32; uint8 is required"):
+    with pytest.raises(ConfigError, match=r"scales of x has dtype torch.float32; torch.uint8 is required"):
         ops.fp8_linear(Mxfp8Rows(x.codes, x.scales.float()), weight)
     with pytest.raises(ConfigError, match=r"groups is 4; the 64 rows of the weight must fall into equal groups"):
         ops.grouped_fp8_linear(x, weight, 4)

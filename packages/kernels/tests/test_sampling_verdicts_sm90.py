@@ -124,7 +124,7 @@ def test_what_the_kernels_cannot_take_is_named() -> None:
     logprobs, has_draft = torch.zeros(2, 5), torch.ones(2, dtype=torch.bool)
     with pytest.raises(ConfigError, match=r"draft_rows on cpu, seeds on cpu, positions on cpu; one CUDA device"):
         kernels.judge_drafts(logprobs, rows, has_draft, logprobs, rows, rows, rows)
-    with pytest.raises(ConfigError, match=r"read_slots on cpu, drawn_rows on cpu, is_certain on cpu; one CUDA device"):
+    with pytest.raises(ConfigError, match=r"draft_pool on cpu, read_slots on cpu, is_certain on cpu; one CUDA device"):
         kernels.verify_drafts(
             rows, rows, torch.ones(2).int(), ~has_draft, logprobs, rows, rows, torch.zeros(2, 1, 5), rows,
             is_certain=has_draft[:, None],

@@ -46,7 +46,7 @@ def test_sizes_that_would_be_read_back_are_asked_for() -> None:
 
 def test_arguments_that_kernels_cannot_take_are_named() -> None:
     one, ids = torch.ones(1, dtype=torch.int32), torch.zeros(1, 3, dtype=torch.int32)
-    with pytest.raises(ConfigError, match=r"window_reads are \(1, 3\); \[rows, 2\] is needed"):
+    with pytest.raises(ConfigError, match=r"window_reads has shape \[1, 3\]; \[T, 2\] is expected"):
         kernels.expand_window_reads(torch.zeros(1, 3), 4, 8)
     with pytest.raises(ConfigError, match=r"pivots has dtype torch.float32; int32 or int64 is required"):
         kernels.expand_window_pivots(torch.zeros(1, 4), 4)

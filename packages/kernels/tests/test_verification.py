@@ -268,7 +268,7 @@ def test_bad_input_of_verification_is_named() -> None:
         ({"is_broken": flags[:1]}, r"is_broken has shape \[1\]; \[2\] is expected"),
         ({"read_slots": two}, r"read_slots has shape \[2\]; \[1\] is expected"),
         ({"is_certain": flags}, r"is_certain has shape \[2\]; \[1, 1\] is expected"),
-        ({"drawn_rows": torch.tensor([0])}, r"draft_ids has shape \[1\]; \[2\] is expected"),
+        ({"drawn_rows": torch.tensor([0])}, r"drawn_rows has shape \[1\]; \[2\] is expected"),
         ({"seeds": two}, r"seeds have dtype torch.int32; uint64 or int64 is required"),
     ):
         with pytest.raises(ConfigError, match=message):

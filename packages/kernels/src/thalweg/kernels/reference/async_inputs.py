@@ -2,8 +2,8 @@
 
 Letters: N sequences, P sequences of the previous step, T query tokens, G draft length, L look-back of the n-grams.
 `previous_rows` says where a sequence stood in the previous step: a row below P, or a negative number for a fresh one,
-of which the host knows everything. Nothing is read back, hence no value is checked, only shapes and dtypes; on the CPU
-torch raises IndexError for a row that does not exist.
+of which the host knows everything. Nothing is read back, hence no value on a device is checked, only shapes and dtypes;
+on the CPU torch raises IndexError for a row that does not exist.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from thalweg.interfaces import ConfigError
-from thalweg.kernels.reference.metadata import spread_queries
-from thalweg.kernels.reference.numerics import check_shape
+from thalweg.kernels.reference.metadata import check_lengths, spread_queries
+from thalweg.kernels.reference.numerics import MOST, check_count, check_integers, check_shape
 
 
 def correct_context_lengths(
@@ -29,6 +29,7 @@ def correct_context_lengths(
     """
     check_rows(previous_rows, base_lengths=base_lengths, query_lengths=query_lengths)
     check_ids("num_accepted", num_accepted, "P")
+    check_count("draft_length", draft_length)
     num_rejected = draft_length - _of_previous(num_accepted, previous_rows)
     return (base_lengths + query_lengths - torch.where(previous_rows >= 0, num_rejected, 0)).int()
 
@@ -65,9 +66,8 @@ def gather_token_ids(
     for fresh sequences only. previous_token_ids: int [P] and previous_draft_ids: int [P, G], what the previous step
     left. num_queries: T, the sum of query_lengths.
     """
-    check_rows(previous_rows, query_lengths=query_lengths)
-    left = _left_ids(previous_token_ids, previous_draft_ids)
-    check_ids("token_ids", token_ids, previous_rows.shape[0], left.shape[1])
+    check_tokens(query_lengths, previous_rows, token_ids, previous_token_ids, previous_draft_ids, num_queries)
+    left = torch.cat((previous_token_ids[:, None], previous_draft_ids), dim=1)
     current = _choose(previous_rows, _of_previous(left, previous_rows), token_ids)
     return current[spread_queries(query_lengths, num_queries)]
 
@@ -102,8 +102,10 @@ def gather_ngram_ids(
         previous_draft_ids,
         num_accepted,
         compressed,
+        pad_id,
+        num_queries,
     )
-    left = _left_ids(previous_token_ids, previous_draft_ids)
+    left = torch.cat((previous_token_ids[:, None], previous_draft_ids), dim=1)
     ages = torch.arange(look_back + 1, device=windows.device)
     first = _of_previous(num_accepted, previous_rows).long()
     history = windows.gather(1, first[:, None] + ages[:look_back])
@@ -115,6 +117,24 @@ def gather_ngram_ids(
     return torch.where(is_cut, pad_id, ids)
 
 
+def check_tokens(
+    query_lengths: Tensor,
+    previous_rows: Tensor,
+    token_ids: Tensor,
+    previous_token_ids: Tensor,
+    previous_draft_ids: Tensor,
+    num_queries: int,
+    name: str = "token_ids",
+) -> None:
+    """Raise ConfigError unless the arguments of `gather_token_ids` go together; name: of the fresh ids."""
+    check_count("num_queries", num_queries)
+    check_rows(previous_rows, query_lengths=query_lengths)
+    check_lengths(query_lengths, num_queries)
+    check_ids("previous_token_ids", previous_token_ids, "P")
+    check_ids("previous_draft_ids", previous_draft_ids, previous_token_ids.shape[0], "G")
+    check_ids(name, token_ids, previous_rows.shape[0], 1 + previous_draft_ids.shape[1])
+
+
 def check_total(total: int, previous_rows: Tensor, confidences: Tensor) -> None:
     """Raise ConfigError unless `redistribute` can share out the total."""
     check_rows(previous_rows)
@@ -122,6 +142,7 @@ def check_total(total: int, previous_rows: Tensor, confidences: Tensor) -> None:
     if confidences.dtype != torch.float32:
         raise ConfigError(f"confidences has dtype {confidences.dtype}; float32 is required")
     num_rows, draft_length = previous_rows.shape[0], confidences.shape[1]
+    check_count("total", total)
     if not num_rows <= total <= num_rows * (1 + draft_length):
         raise ConfigError(
             f"total is {total}; {num_rows} sequences with {draft_length} drafts share {num_rows} to "
@@ -138,14 +159,17 @@ def check_ngrams(
     previous_draft_ids: Tensor,
     num_accepted: Tensor,
     compressed: Tensor,
+    pad_id: int,
+    num_queries: int,
 ) -> int:
-    """The look-back; raises ConfigError unless the tensors of `gather_ngram_ids` go together."""
-    check_rows(previous_rows, query_lengths=query_lengths)
+    """The look-back; raises ConfigError unless the arguments of `gather_ngram_ids` go together."""
+    left = previous_token_ids, previous_draft_ids
+    check_tokens(query_lengths, previous_rows, ngram_ids, *left, num_queries, "ngram_ids")
+    check_count("pad_id", pad_id, -MOST - 1)
     check_ids("num_accepted", num_accepted, previous_token_ids.shape[0])
     check_ids("compressed", compressed, "V")
-    check_ids("previous_token_ids", previous_token_ids, "P")
-    check_ids("previous_draft_ids", previous_draft_ids, previous_token_ids.shape[0], "G")
-    check_ids("ngram_ids", ngram_ids, previous_rows.shape[0], 1 + previous_draft_ids.shape[1])
+    if compressed.shape[0] == 0:
+        raise ConfigError("compressed is empty; the compressed ids of all tokens are required")
     check_ids("windows", windows, previous_rows.shape[0], "L + G")
     look_back = windows.shape[1] - previous_draft_ids.shape[1]
     if look_back < 0:
@@ -153,13 +177,6 @@ def check_ngrams(
             f"windows has {windows.shape[1]} columns; at least {previous_draft_ids.shape[1]}, one per draft, are needed"
         )
     return look_back
-
-
-def _left_ids(token_ids: Tensor, draft_ids: Tensor) -> Tensor:
-    """[P, 1 + G] newest token and drafts that the previous step left."""
-    check_ids("previous_token_ids", token_ids, "P")
-    check_ids("previous_draft_ids", draft_ids, token_ids.shape[0], "G")
-    return torch.cat((token_ids[:, None], draft_ids), dim=1)
 
 
 def _of_previous(values: Tensor, previous_rows: Tensor) -> Tensor:
@@ -183,9 +200,7 @@ def check_rows(previous_rows: Tensor, **others: Tensor) -> None:
 
 def check_ids(name: str, tensor: Tensor, *sizes: int | str) -> None:
     """Raise ConfigError unless the tensor has integers and these sizes; a string stands for any."""
-    check_shape(name, tensor, sizes)
-    if tensor.dtype not in (torch.int32, torch.int64):
-        raise ConfigError(f"{name} has dtype {tensor.dtype}; int32 or int64 is required")
+    check_integers(name, tensor, sizes)
 
 
 OPS: dict[str, Callable[..., Any]] = {

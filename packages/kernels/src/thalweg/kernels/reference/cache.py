@@ -14,6 +14,7 @@ import torch
 
 from thalweg.interfaces import ConfigError
 from thalweg.kernels.reference import quant
+from thalweg.kernels.reference.numerics import check_count, check_floats, check_integers
 from thalweg.kernels.reference.record_format import RecordFormat
 
 
@@ -32,12 +33,7 @@ def store_records(
     A NaN element of a quantised format is written as 0, or refused with a ConfigError if `refuse_nan`.
     """
     entries = check_view(view, record_format)
-    width = record_format.width(view.shape[3])
-    if rows.dim() != 2 or rows.shape[1] != width or slots.numel() != rows.shape[0]:
-        raise ConfigError(
-            f"rows are {tuple(rows.shape)} for {slots.numel()} slots; records of {view.shape[3]} bytes need "
-            f"[{slots.numel()}, {width}]"
-        )
+    check_stored("rows", rows, view, slots, record_format)
     _check_slots(slots, view.shape[0] * entries)
     kept = (slots >= 0).nonzero()[:, 0]
     if kept.numel() == 0:
@@ -95,8 +91,7 @@ def segments_to_slots(segments: torch.Tensor, num_rows: int, entries: int) -> to
     segments: int [m, 4] rows (page or -1, begin, end, destination) in output order, covering [0, num_rows) without a
     gap. entries: entries per page.
     """
-    if segments.dim() != 2 or segments.shape[1] != 4:
-        raise ConfigError(f"segments are {tuple(segments.shape)}; [m, 4] is needed")
+    check_segments(segments, num_rows, entries)
     page, begin, end, destination = segments.long().unbind(1)
     counts = end - begin
     expected = counts.cumsum(0) - counts
@@ -121,14 +116,15 @@ def load_records(
 
     view: uint8 [pages, entries, 1, record_bytes]. segments: int [m, 4], see `segments_to_slots`.
     """
-    return gather_records(view, segments_to_slots(segments, num_rows, view.shape[1]), record_format, dtype)
+    entries = check_view(view, record_format)
+    return gather_records(view, segments_to_slots(segments, num_rows, entries), record_format, dtype)
 
 
 def load_parts(
     view: torch.Tensor, segments: torch.Tensor, num_rows: int, record_format: RecordFormat
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The raw bytes of a load plan's rows: data uint8 [num_rows, data bytes], scales uint8 [num_rows, scale bytes]."""
-    return gather_parts(view, segments_to_slots(segments, num_rows, view.shape[1]), record_format)
+    return gather_parts(view, segments_to_slots(segments, num_rows, check_view(view, record_format)), record_format)
 
 
 def _gather_bytes(
@@ -191,6 +187,8 @@ def _decode(data: torch.Tensor, scales: torch.Tensor, record_format: RecordForma
 
 def check_view(view: torch.Tensor, record_format: RecordFormat) -> int:
     """Entries per page of a well-formed view."""
+    if not isinstance(record_format, RecordFormat):
+        raise ConfigError(f"record_format is {record_format!r}; a RecordFormat is required")
     if view.dtype != torch.uint8 or view.dim() != 4 or view.shape[2] != 1:
         raise ConfigError(
             f"view is {view.dtype} {tuple(view.shape)}; uint8 [pages, entries, 1, record_bytes] is needed"
@@ -200,7 +198,24 @@ def check_view(view: torch.Tensor, record_format: RecordFormat) -> int:
     return view.shape[1]
 
 
+def check_stored(
+    name: str, rows: torch.Tensor, view: torch.Tensor, slots: torch.Tensor, record_format: RecordFormat
+) -> None:
+    """Raise ConfigError unless rows [n, D] are of the width of a well-formed view's records, with slots [n]."""
+    width = record_format.width(view.shape[3])
+    check_integers("slots", slots, ("n",))
+    check_floats(name, rows, (slots.shape[0], width))
+
+
+def check_segments(segments: torch.Tensor, num_rows: int, entries: int) -> None:
+    """Raise ConfigError unless `segments_to_slots` takes these; contents are not looked at."""
+    check_integers("segments", segments, ("m", 4))
+    check_count("num_rows", num_rows)
+    check_count("entries", entries)
+
+
 def _check_slots(slots: torch.Tensor, capacity: int) -> None:
+    check_integers("slots", slots)
     if slots.numel() == 0:
         return
     low, high = (int(bound) for bound in torch.aminmax(slots))

@@ -10,8 +10,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from thalweg.kernels.reference.filters import filtered_logprobs, is_greedy, temper, tempering
-from thalweg.kernels.reference.numerics import check_shape
+from thalweg.kernels.reference.filters import check_filters, filtered_logprobs, is_greedy, temper, tempering
 from thalweg.kernels.reference.prefix import Filters
 from thalweg.kernels.reference.survivors import find_survivors
 from thalweg.kernels.reference.vocabulary_rows import argmax_lowest, in_pieces, log_softmax
@@ -42,7 +41,7 @@ def choose_tokens(
 
     -1 where a row has no finite largest logit. On the CPU a filtered row is a list of the few tokens left.
     """
-    check_shape("temperature", temperature, (logits.shape[0],))
+    check_filters(logits, temperature, top_p, top_k, min_p)
     if logits.device.type != "cpu":
         best = argmax_lowest(logits)
         weights = torch.exp(filtered_logprobs(logits, temperature, top_p, top_k, min_p))

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from thalweg.interfaces import ConfigError
+from thalweg.kernels.reference.numerics import check_count, check_integers
 
 SCORE = 0
 LATENT = 1
@@ -26,7 +27,7 @@ def pool_groups(score: torch.Tensor, latent: torch.Tensor) -> torch.Tensor:
     added in token order, so that a row does not depend on the rows beside it. Differentiable. bfloat16 is computed in
     float32 and rounded once.
     """
-    if score.shape != latent.shape or score.dim() < 2:
+    if score.shape != latent.shape or score.dim() < 2 or score.shape[-2] == 0:
         raise ConfigError(
             f"score {tuple(score.shape)} and latent {tuple(latent.shape)} must have one shape [..., ratio, D]"
         )
@@ -67,14 +68,10 @@ def pool_prefill(
     stored.
     """
     check_pool_rows(score, latent, ring, ratio)
+    check_chunks(score, state_slots, query_offsets, first_positions, compressed_offsets, row_order, num_entries)
     if row_order is not None:
         score, latent = score[row_order.long()], latent[row_order.long()]
     offsets, first, slots = query_offsets.long(), first_positions.long(), state_slots.long()
-    if offsets.numel() != slots.numel() + 1 or first.numel() != slots.numel():
-        raise ConfigError(
-            f"query_offsets has {offsets.numel()} entries and first_positions {first.numel()}; "
-            f"{slots.numel()} state slots need {slots.numel() + 1} and {slots.numel()}"
-        )
     length = ring.shape[1]
     lengths = offsets[1:] - offsets[:-1]
 
@@ -112,11 +109,8 @@ def pool_decode(
     int [T], slot and position + 1 of each query. Of two queries with one slot and position (placeholders) either stays.
     """
     check_pool_rows(score, latent, ring, ratio)
-    if state_slots.numel() != score.shape[0] or context_lengths.numel() != score.shape[0]:
-        raise ConfigError(
-            f"state_slots has {state_slots.numel()} entries and context_lengths {context_lengths.numel()}; "
-            f"both need one per row, {score.shape[0]}"
-        )
+    check_integers("state_slots", state_slots, (score.shape[0],))
+    check_integers("context_lengths", context_lengths, (score.shape[0],))
     slots = state_slots.long()
     position = context_lengths.long() - 1
     _store(ring, slots, position, score, latent)
@@ -148,7 +142,7 @@ def _widen(x: torch.Tensor) -> torch.Tensor:
 
 def check_pool_rows(score: torch.Tensor, latent: torch.Tensor, ring: torch.Tensor, ratio: int) -> None:
     """Raise ConfigError unless new rows and the ring go together."""
-    if ratio < 2:
+    if not isinstance(ratio, int) or ratio < 2:
         raise ConfigError(f"ratio is {ratio}; pooling needs at least 2 (ratio 1 has no groups)")
     if score.dim() != 2 or score.shape != latent.shape:
         raise ConfigError(f"score {tuple(score.shape)} and latent {tuple(latent.shape)} must have one shape [rows, D]")
@@ -158,6 +152,32 @@ def check_pool_rows(score: torch.Tensor, latent: torch.Tensor, ring: torch.Tenso
         raise ConfigError(f"ring is {ring.dtype}; float32 and float64 are accepted")
     if ring.shape[1] < ratio:
         raise ConfigError(f"ring length is {ring.shape[1]}; ratio {ratio} needs at least that many rows")
+    if ring.shape[0] == 0:
+        raise ConfigError("ring has no slots; at least one is required")
+    for name, tensor in (("score", score), ("latent", latent)):
+        if not tensor.is_floating_point():
+            raise ConfigError(f"{name} has dtype {tensor.dtype}; floating point is required")
+
+
+def check_chunks(
+    score: torch.Tensor,
+    state_slots: torch.Tensor,
+    query_offsets: torch.Tensor,
+    first_positions: torch.Tensor,
+    compressed_offsets: torch.Tensor,
+    row_order: torch.Tensor | None,
+    num_entries: int | None,
+) -> None:
+    """Raise ConfigError unless the integers of `pool_prefill` go together with each other and with the rows."""
+    check_integers("state_slots", state_slots, ("N",))
+    (count,) = state_slots.shape
+    check_integers("query_offsets", query_offsets, (count + 1,))
+    check_integers("first_positions", first_positions, (count,))
+    check_integers("compressed_offsets", compressed_offsets, (count + 1,))
+    if row_order is not None:
+        check_integers("row_order", row_order, (score.shape[0],))
+    if num_entries is not None:
+        check_count("num_entries", num_entries)
 
 
 OPS: dict[str, Callable[..., Any]] = {

@@ -12,9 +12,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from thalweg.interfaces import ConfigError
 from thalweg.kernels.reference.choice import choose_tokens
-from thalweg.kernels.reference.numerics import check_shape
-from thalweg.kernels.reference.random_numbers import FRESH, GAMMA, hash_input, splitmix_hash, unit_interval
+from thalweg.kernels.reference.filters import check_filters
+from thalweg.kernels.reference.numerics import check_floats
+from thalweg.kernels.reference.random_numbers import (
+    FRESH,
+    GAMMA,
+    check_streams,
+    hash_input,
+    splitmix_hash,
+    unit_interval,
+)
 from thalweg.kernels.reference.vocabulary_rows import in_pieces
 
 
@@ -25,7 +34,10 @@ def coupled_draw(weights: Tensor, seeds: Tensor, positions: Tensor) -> Tensor:
     itself. u_v is output v of SplitMix64 started at the hash of (seed, position). The lowest id wins a tie; -1 where no
     weight is positive.
     """
-    check_shape("positions", positions, (weights.shape[0],))
+    check_floats("weights", weights, ("n", "V"))
+    if weights.shape[1] == 0:
+        raise ConfigError("weights have no columns; at least one token is required")
+    check_streams(weights.shape[0], seeds, positions)
     return in_pieces(lambda *piece: _first_arrivals(piece[0], None, piece[1]), weights, _start(seeds, positions))
 
 
@@ -58,6 +70,8 @@ def coupled_tokens(
     Arguments as for sample_tokens; positions int [n] are the index of each row's own token. -1 where a row has no
     finite largest logit.
     """
+    check_filters(logits, temperature, top_p, top_k, min_p)
+    check_streams(logits.shape[0], seeds, positions)
     return choose_tokens(_first_arrivals, logits, temperature, top_p, top_k, min_p, _start(seeds, positions))
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from thalweg.interfaces import ConfigError
 from thalweg.kernels.reference.gemm import matmul
-from thalweg.kernels.reference.numerics import carried, check_shape, sigmoid
+from thalweg.kernels.reference.numerics import carried, check_count, check_integers, check_shape, sigmoid
 
 KEY_ALIGNMENT = 64
 CONFIDENCE_LIMIT = 60.0
@@ -81,10 +81,11 @@ def check_draft_block(
     state_slots: Tensor, positions: Tensor, draft_length: int, window_size: int, ring_length: int
 ) -> None:
     """Raise ConfigError unless the arguments of `draft_metadata` go together."""
-    check_shape("positions", positions, ("N",))
-    check_shape("state_slots", state_slots, tuple(positions.shape))
-    if draft_length < 1:
-        raise ConfigError(f"draft_length is {draft_length}; at least 1 is needed")
+    check_integers("positions", positions, ("N",))
+    check_integers("state_slots", state_slots, tuple(positions.shape))
+    check_count("draft_length", draft_length, 1)
+    check_count("window_size", window_size)
+    check_count("ring_length", ring_length, 1)
     if ring_length < window_size + draft_length:
         raise ConfigError(
             f"ring_length is {ring_length}; a window of {window_size} and {draft_length} drafts need "
@@ -120,7 +121,9 @@ def store_draft_rows(pool: Tensor, write_slots: Tensor, rows: Tensor) -> None:
 
 def check_draft_rows(pool: Tensor, write_slots: Tensor, rows: Tensor) -> None:
     """Raise ConfigError unless the arguments of `store_draft_rows` go together."""
-    check_shape("write_slots", write_slots, ("N",))
+    if pool.dim() == 0 or pool.shape[0] == 0:
+        raise ConfigError(f"pool has shape {list(pool.shape)}; [slots, ...] with at least one slot is expected")
+    check_integers("write_slots", write_slots, ("N",))
     check_shape("rows", rows, (write_slots.shape[0], *pool.shape[1:]))
     if rows.dtype != pool.dtype:
         raise ConfigError(f"rows has dtype {rows.dtype}; that of pool, {pool.dtype}, is required")

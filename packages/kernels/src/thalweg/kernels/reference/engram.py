@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from thalweg.interfaces import ConfigError
-from thalweg.kernels.reference.numerics import carried, check_shape, sigmoid, sum_last
+from thalweg.kernels.reference.numerics import carried, check_integers, check_shape, check_tensor, sigmoid, sum_last
 
 GATE_FLOOR = 1e-6
 
@@ -21,6 +21,8 @@ def ngram_window(tokens: Tensor, history: Tensor, lengths: Tensor, pad: int) -> 
     before them, oldest first. lengths: int64 [B], rows per sequence. A negative id (image mark, or nothing there) and
     everything older than it become `pad`.
     """
+    check_integers("tokens", tokens, ("n",))
+    check_integers("history", history, ("B", "N - 1"))
     batch, back = history.shape
     check_shape("lengths", lengths, (batch,))
     lengths = lengths.long()
@@ -47,16 +49,9 @@ def engram_hash(
 
     multipliers: int64 [N]; primes and offsets: int64 [(N - 1) * heads], n-gram size major. Rows of image_mask get -1.
     """
+    check_hash(ngram_ids, multipliers, primes, offsets, image_mask)
     sizes = ngram_ids.shape[1]
-    if sizes < 2:
-        raise ConfigError(f"ngram_ids has {sizes} columns; at least 2 are needed to form an n-gram")
-    check_shape("multipliers", multipliers, (sizes,))
     heads = primes.shape[0] // (sizes - 1)
-    check_shape("primes", primes, (heads * (sizes - 1),))
-    check_shape("offsets", offsets, (heads * (sizes - 1),))
-    for name, tensor in (("ngram_ids", ngram_ids), ("multipliers", multipliers), ("primes", primes)):
-        if tensor.dtype != torch.int64:
-            raise ConfigError(f"{name} has dtype {tensor.dtype}; int64 is required, products reach 2^63")
     products = ngram_ids * multipliers
     mixed = products[:, 0]
     hashes = []
@@ -68,8 +63,26 @@ def engram_hash(
     return rows if image_mask is None else torch.where(image_mask.unsqueeze(-1), -1, rows)
 
 
+def check_hash(
+    ngram_ids: Tensor, multipliers: Tensor, primes: Tensor, offsets: Tensor, image_mask: Tensor | None
+) -> None:
+    """Raise ConfigError unless the arguments of `engram_hash` go together."""
+    check_tensor("ngram_ids", ngram_ids, ("n", "N"), torch.int64)
+    rows, sizes = ngram_ids.shape
+    if sizes < 2:
+        raise ConfigError(f"ngram_ids has {sizes} columns; at least 2 are needed to form an n-gram")
+    check_tensor("multipliers", multipliers, (sizes,), torch.int64)
+    check_tensor("primes", primes, ("(N - 1) * heads",), torch.int64)
+    columns = primes.shape[0] // (sizes - 1) * (sizes - 1)
+    check_shape("primes", primes, (columns,))
+    check_tensor("offsets", offsets, (columns,), torch.int64)
+    if image_mask is not None:
+        check_tensor("image_mask", image_mask, (rows,), torch.bool)
+
+
 def engram_gate(x: Tensor, keys: Tensor, q_weight: Tensor, k_weight: Tensor, eps: float) -> Tensor:
     """Gate [n, m] of every stream: x and keys [n, m, h], q_weight and k_weight [m, h]."""
+    check_shape("x", x, ("n", "m", "h"))
     n, m, h = x.shape
     check_shape("keys", keys, (n, m, h))
     check_shape("q_weight", q_weight, (m, h))
@@ -88,12 +101,14 @@ def squash(dot: Tensor) -> Tensor:
 
 def engram_apply(x: Tensor, value: Tensor, gate: Tensor, image_mask: Tensor | None = None) -> Tensor:
     """x [n, m, h] plus gate [n, m] times value [n, h]; rows of image_mask stay as they are."""
+    check_shape("x", x, ("n", "m", "h"))
     n, m, h = x.shape
     check_shape("value", value, (n, h))
     check_shape("gate", gate, (n, m))
     carrier = carried(x)
     result = carrier + gate.type_as(carrier).unsqueeze(-1) * value.type_as(carrier).unsqueeze(1)
     if image_mask is not None:
+        check_tensor("image_mask", image_mask, (n,), torch.bool)
         result = torch.where(image_mask.view(n, 1, 1), carrier, result)
     return result.type_as(x)
 

@@ -11,8 +11,9 @@ from torch import Tensor
 
 from thalweg.interfaces import ConfigError
 from thalweg.kernels.native_formats import Mxfp8Rows
-from thalweg.kernels.reference.expert_weights import ExpertWeights, pack_expert_weights
+from thalweg.kernels.reference.expert_weights import TILE_BYTES, ExpertWeights, pack_expert_weights
 from thalweg.kernels.reference.gemm import grouped_matmul
+from thalweg.kernels.reference.numerics import check_count, check_tensor
 from thalweg.kernels.reference.quant import MX_GROUP, dequantize_mxfp8
 
 WIDTHS = (8, 16, 64, 128, 256)
@@ -65,8 +66,7 @@ def check_slots(ids: Tensor, weights: Tensor, num_experts: int) -> None:
         raise ConfigError(
             f"weights are {weights.dtype} {list(weights.shape)}; float32 {list(ids.shape)}, as ids, is required"
         )
-    if num_experts < 1:
-        raise ConfigError(f"num_experts is {num_experts}; it must be positive")
+    check_count("num_experts", num_experts, 1)
 
 
 def plan_experts(ids: Tensor, weights: Tensor, num_experts: int) -> ExpertPlan:
@@ -105,8 +105,22 @@ def _tiles(counts: list[int], width: int) -> list[tuple[int, int, int, int]]:
     return tiles
 
 
+def check_plan(plan: ExpertPlan) -> None:
+    """Raises ConfigError unless the fields of a plan have the shapes and dtypes that `ExpertPlan` states."""
+    check_tensor("positions of plan", plan.positions, ("T", "k"), torch.int32)
+    rows = plan.positions.numel()
+    check_tensor("tokens of plan", plan.tokens, (rows,), torch.int32)
+    check_tensor("row_weights of plan", plan.row_weights, (rows,), torch.float32)
+    check_tensor("tiles of plan", plan.tiles, ("t", 4), torch.int32)
+    check_tensor("num_tiles of plan", plan.num_tiles, (1,), torch.int32)
+    if plan.width not in WIDTHS:
+        raise ConfigError(f"width of plan is {plan.width}; {', '.join(map(str, WIDTHS))} are accepted")
+
+
 def check_rows(x: Mxfp8Rows, weights: ExpertWeights, plan: ExpertPlan, gather: bool) -> None:
     """Raises ConfigError unless x has rows of these weights, one per sorted row of the plan or one per token."""
+    check_plan(plan)
+    check_tensor("tiles of weights", weights.tiles, ("E", "o / 64", "i / 128", TILE_BYTES), torch.uint8)
     columns = weights.in_features
     rows = plan.positions.shape[0] if gather else plan.tokens.shape[0]
     for name, tensor, width in (("codes", x.codes, columns), ("scales", x.scales, columns // MX_GROUP)):
@@ -143,12 +157,9 @@ def expert_linear(x: Mxfp8Rows, weights: ExpertWeights, plan: ExpertPlan, *, gat
 
 def check_outputs(outputs: Tensor, shared: Tensor, plan: ExpertPlan) -> None:
     """Raises ConfigError unless outputs are bfloat16 [A, h] and shared bfloat16 [T, h] of the plan."""
-    tokens, slots = plan.positions.shape
-    for name, tensor, rows in (("outputs", outputs, tokens * slots), ("shared", shared, tokens)):
-        if tensor.dtype != torch.bfloat16 or tuple(tensor.shape) != (rows, outputs.shape[-1]):
-            raise ConfigError(
-                f"{name} is {tensor.dtype} {list(tensor.shape)}; bfloat16 {[rows, outputs.shape[-1]]} is required"
-            )
+    check_plan(plan)
+    check_tensor("outputs", outputs, (plan.positions.numel(), "h"), torch.bfloat16)
+    check_tensor("shared", shared, (plan.positions.shape[0], outputs.shape[1]), torch.bfloat16)
 
 
 def combine_experts(outputs: Tensor, shared: Tensor, plan: ExpertPlan) -> Tensor:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from thalweg.interfaces import ConfigError
-from thalweg.kernels.reference.numerics import check_shape
+from thalweg.kernels.reference.numerics import check_count, check_floats, check_integers
 from thalweg.kernels.reference.prefix import Filters, find_prefix
 from thalweg.kernels.reference.survivors import find_survivors
 from thalweg.kernels.reference.vocabulary_rows import (
@@ -41,9 +41,7 @@ def filter_mask(logits: Tensor, top_p: Tensor, top_k: Tensor, min_p: Tensor) -> 
     the first. All are prefixes, so the shortest wins. Masses are rounded to multiples of 2^-52 of V times that of the
     first, V taken as the next power of two. Values are not checked.
     """
-    n = logits.shape[0]
-    for name, values in (("top_p", top_p), ("top_k", top_k), ("min_p", min_p)):
-        check_shape(name, values, (n,))
+    check_filters(logits, None, top_p, top_k, min_p)
     return in_pieces(_filter_mask, logits, top_p, top_k, min_p)
 
 
@@ -57,9 +55,6 @@ def tempering(
     temperature: Tensor, top_p: Tensor, top_k: Tensor, min_p: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """(float32 [n] that logits are multiplied by, and the three filters): those of greedy rows are off."""
-    n = temperature.shape[0]
-    for name, values in (("top_p", top_p), ("top_k", top_k), ("min_p", min_p)):
-        check_shape(name, values, (n,))
     greedy = is_greedy(temperature)
     scale = torch.reciprocal(torch.where(greedy, GREEDY_BELOW, temperature.float()))
     return scale, torch.where(greedy, 1.0, top_p), torch.where(greedy, -1, top_k), torch.where(greedy, 0.0, min_p)
@@ -85,7 +80,7 @@ def filtered_logprobs(logits: Tensor, temperature: Tensor, top_p: Tensor, top_k:
     logits float32 [n, V]; temperature, top_p, min_p float [n]; top_k int [n]. Filtered tokens are -inf. A row whose
     temperature is below 1e-5 is greedy: it is evaluated at 1e-5 and its filters are off.
     """
-    check_shape("temperature", temperature, (logits.shape[0],))
+    check_filters(logits, temperature, top_p, top_k, min_p)
     return in_pieces(_filtered, logits, *tempering(temperature, top_p, top_k, min_p))
 
 
@@ -118,8 +113,8 @@ def keep_largest(logits: Tensor, count: int) -> None:
 
     The lower id stays among equals; a count of V or more changes nothing. Raises ConfigError for a count below 1.
     """
-    if count < 1:
-        raise ConfigError(f"count is {count}; it must be at least 1")
+    check_floats("logits", logits, ("n", "V"))
+    check_count("count", count, 1)
     num_rows, vocabulary = logits.shape
     if count >= vocabulary:
         return
@@ -135,6 +130,19 @@ def keep_largest(logits: Tensor, count: int) -> None:
             rows.fill_(-torch.inf).index_put_(cells, kept)
         else:
             rows.masked_fill_(~keep_first(rows, last, count), -torch.inf)
+
+
+def check_filters(logits: Tensor, temperature: Tensor | None, top_p: Tensor, top_k: Tensor, min_p: Tensor) -> None:
+    """Raise ConfigError unless logits are rows of at least one token, and each row has its parameters."""
+    check_floats("logits", logits, ("n", "V"))
+    rows, vocabulary = logits.shape
+    if vocabulary == 0:
+        raise ConfigError("logits has no columns; at least one token is required")
+    if temperature is not None:
+        check_floats("temperature", temperature, (rows,))
+    check_floats("top_p", top_p, (rows,))
+    check_integers("top_k", top_k, (rows,))
+    check_floats("min_p", min_p, (rows,))
 
 
 OPS: dict[str, Callable[..., Any]] = {

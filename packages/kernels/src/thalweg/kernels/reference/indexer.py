@@ -11,7 +11,7 @@ from torch import Tensor
 
 from thalweg.interfaces import ConfigError
 from thalweg.kernels.reference.gemm import batched_row_products, row_products
-from thalweg.kernels.reference.numerics import carried, check_shape
+from thalweg.kernels.reference.numerics import carried, check_count, check_floats, check_integers, check_shape
 
 BF16_MAX = float(torch.finfo(torch.bfloat16).max)
 KEY_TILE = 64
@@ -94,10 +94,10 @@ def block_scores(scores: Tensor, visible: Tensor, block_size: int) -> Tensor:
 
     Scores are capped at the largest finite bfloat16; the last visible block is +inf, blocks without entries -inf.
     """
+    check_floats("scores", scores, ("n", "S"))
     n, entries = scores.shape
-    check_shape("visible", visible, (n,))
-    if block_size <= 0:
-        raise ConfigError(f"block_size is {block_size}; it must be positive")
+    check_integers("visible", visible, (n,))
+    check_count("block_size", block_size, 1)
     blocks = -(-entries // block_size)
     column = torch.arange(entries, device=scores.device)
     seen = scores.masked_fill(column >= visible.unsqueeze(-1), -torch.inf).clamp(max=BF16_MAX)
@@ -114,10 +114,10 @@ def select_topk(scores: Tensor, visible: Tensor, k: int) -> Tensor:
 
     An entry of -inf is never picked; rows with fewer entries are filled with -1.
     """
+    check_floats("scores", scores, ("n", "S"))
     n, entries = scores.shape
-    check_shape("visible", visible, (n,))
-    if k < 0:
-        raise ConfigError(f"k is {k}; it must not be negative")
+    check_integers("visible", visible, (n,))
+    check_count("k", k)
     column = torch.arange(entries, device=scores.device)
     shown = scores.detach().masked_fill(column >= visible.unsqueeze(-1), -torch.inf)
     kept = shown > -torch.inf
@@ -146,14 +146,18 @@ def _kth_largest(scores: Tensor, k: int) -> Tensor:
 
 def select_candidate_blocks(scores: Tensor, visible: Tensor, block_size: int, topk_blocks: int) -> Tensor:
     """Best blocks int32 [n, topk_blocks] by block_scores' output [n, B], ascending, -1 fill; visible counts entries."""
+    check_integers("visible", visible)
+    check_count("block_size", block_size, 1)
     count = (visible + block_size - 1).div(block_size, rounding_mode="floor")
     return select_topk(scores, count, topk_blocks)
 
 
 def restrict_to_blocks(scores: Tensor, blocks: Tensor, block_size: int) -> Tensor:
     """scores [n, M] with -inf outside the listed blocks int [n, C] (-1 = none)."""
+    check_floats("scores", scores, ("n", "S"))
     n, entries = scores.shape
-    check_shape("blocks", blocks, (n, "C"))
+    check_integers("blocks", blocks, (n, "C"))
+    check_count("block_size", block_size, 1)
     count = -(-entries // block_size)
     chosen = torch.zeros(n, count + 1, dtype=torch.bool, device=scores.device)
     chosen.scatter_(1, torch.where(blocks < 0, count, blocks).long(), True)
@@ -163,7 +167,9 @@ def restrict_to_blocks(scores: Tensor, blocks: Tensor, block_size: int) -> Tenso
 
 def compact_lengths(blocks: Tensor, visible: Tensor, block_size: int) -> Tensor:
     """Visible entries, int32 [n], inside the listed blocks int [n, C] (-1 = none); visible int [n] counts entries."""
-    check_shape("visible", visible, (blocks.shape[0],))
+    check_integers("blocks", blocks, ("n", "C"))
+    check_integers("visible", visible, (blocks.shape[0],))
+    check_count("block_size", block_size, 1)
     inside = (visible.unsqueeze(-1) - blocks * block_size).clamp(min=0, max=block_size)
     return torch.where(blocks < 0, 0, inside).sum(-1).int()
 
@@ -173,14 +179,16 @@ def restore_indices(compact: Tensor, blocks: Tensor, block_size: int, offset: Te
 
     -1 where c is -1 or out of range, or its block is -1. Whether the entry is visible is not checked.
     """
+    check_integers("blocks", blocks, ("n", "C"))
     n, listed = blocks.shape
-    check_shape("compact", compact, (n, "k"))
+    check_integers("compact", compact, (n, "k"))
+    check_count("block_size", block_size, 1)
     slot = compact.div(block_size, rounding_mode="floor")
     known = (compact >= 0) & (slot < listed)
     block = blocks.gather(1, torch.where(known, slot, 0).long())
     restored = block * block_size + compact % block_size
     if offset is not None:
-        check_shape("offset", offset, (n,))
+        check_integers("offset", offset, (n,))
         restored = restored + offset.unsqueeze(-1)
     return torch.where(known & (block >= 0), restored, -1).int()
 

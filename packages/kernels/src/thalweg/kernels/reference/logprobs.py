@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from thalweg.interfaces import ConfigError
-from thalweg.kernels.reference.numerics import check_shape, sum_last
+from thalweg.kernels.reference.numerics import check_floats, check_integers, sum_last
 from thalweg.kernels.reference.vocabulary_rows import in_pieces, leading
 
 
@@ -21,6 +21,8 @@ def token_logprobs(logprobs: Tensor, token_ids: Tensor) -> Tensor:
 
     logprobs: float32 [T, V]. token_ids: int [T].
     """
+    check_floats("logprobs", logprobs, ("T", "V"))
+    check_integers("token_ids", token_ids, (logprobs.shape[0],))
     is_known, columns = _columns(logprobs, token_ids)
     return torch.where(is_known, logprobs.gather(1, columns).squeeze(1), -torch.inf)
 
@@ -30,8 +32,9 @@ def top_logprobs(logprobs: Tensor, count: int) -> tuple[Tensor, Tensor]:
 
     From the largest to the smallest, the lower id first among equals. Raises ConfigError unless 0 <= count <= V.
     """
+    check_floats("logprobs", logprobs, ("T", "V"))
     vocabulary = logprobs.shape[1]
-    if not 0 <= count <= vocabulary:
+    if not isinstance(count, int) or not 0 <= count <= vocabulary:
         raise ConfigError(f"count is {count}; 0 to {vocabulary}, the size of the vocabulary, are accepted")
     ids = leading(logprobs, count)
     return logprobs.gather(1, ids), ids.int()
@@ -42,6 +45,8 @@ def sum_smaller_probs(logprobs: Tensor, token_ids: Tensor) -> Tensor:
 
     logprobs: float32 [T, V]. token_ids: int [T]; the token itself counts, and an id outside the vocabulary gives 0.
     """
+    check_floats("logprobs", logprobs, ("T", "V"))
+    check_integers("token_ids", token_ids, (logprobs.shape[0],))
     return in_pieces(_sum_smaller, logprobs, token_ids)
 
 
@@ -56,7 +61,6 @@ def _sum_smaller(logprobs: Tensor, token_ids: Tensor) -> Tensor:
 
 def _columns(logprobs: Tensor, token_ids: Tensor) -> tuple[Tensor, Tensor]:
     """Which ids bool [T] are in the vocabulary, and the ids as columns int64 [T, 1], 0 for others."""
-    check_shape("token_ids", token_ids, (logprobs.shape[0],))
     is_known = (token_ids >= 0) & (token_ids < logprobs.shape[1])
     return is_known, torch.where(is_known, token_ids, 0).long()[:, None]
 

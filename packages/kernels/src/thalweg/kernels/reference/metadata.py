@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from thalweg.interfaces import ConfigError
+from thalweg.kernels.reference.numerics import MOST, check_count, check_integers, check_shape
 
 PLACEHOLDER_QUERY = 998244353
 """The sequence row of a padding query."""
@@ -72,7 +73,10 @@ def decode_metadata(
     num_queries: T. max_blocks: blocks of the longest block table, at most table_width. Each is read back from the
     device if the host does not give it; with both given nothing waits for the device.
     """
-    check_ratios(ratios, tokens_per_block)
+    check_decode(
+        query_lengths, context_lengths, state_slots, block_ids, block_offsets, is_placeholder, tokens_per_block,
+        window_size, ring_length, ratios, table_width, num_queries, max_blocks,
+    )  # fmt: skip
     device = query_lengths.device
     counts = query_lengths.long()
     total = int(counts.sum()) if num_queries is None else num_queries
@@ -85,8 +89,9 @@ def decode_metadata(
     widths = offsets[1:] - offsets[:-1]
     if max_blocks is None:
         max_blocks = int(widths.max()) if widths.numel() else 0
-    if max_blocks > table_width:
-        raise ConfigError(f"table_width is {table_width}; a sequence has {max_blocks} blocks")
+        check_max_blocks(max_blocks, table_width)
+    if device.type == "cpu" and int(offsets[-1]) > block_ids.numel():
+        raise ConfigError(f"block_ids has {block_ids.numel()} entries; block_offsets reach {int(offsets[-1])}")
     tables = (
         torch.zeros((total, table_width), dtype=torch.int32, device=device) if block_tables is None else block_tables
     )
@@ -127,8 +132,9 @@ def decode_metadata(
 def spread_queries(query_lengths: torch.Tensor, num_queries: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Sequence row and place within it of every query token, both int64 [T].
 
-    query_lengths: int [N] that add up to num_queries, T; nothing is read back to check that.
+    query_lengths: int [N] that add up to num_queries, T; nothing is read back from a device to check that.
     """
+    check_lengths(query_lengths, num_queries)
     counts = query_lengths.long()
     rows = torch.arange(counts.numel(), device=counts.device)
     sequence = torch.repeat_interleave(rows, counts, output_size=num_queries)
@@ -136,12 +142,25 @@ def spread_queries(query_lengths: torch.Tensor, num_queries: int) -> tuple[torch
     return sequence, rank
 
 
+def check_lengths(query_lengths: torch.Tensor, num_queries: int) -> None:
+    """Raise ConfigError unless lengths are int [N] and, where that costs no wait for a device, add up."""
+    check_integers("query_lengths", query_lengths, ("N",))
+    if query_lengths.device.type != "cpu":
+        return
+    total = int(query_lengths.sum())
+    if total != num_queries or (total and int(query_lengths.min()) < 0):
+        raise ConfigError(
+            f"query_lengths is {query_lengths.tolist()}; numbers that add up to {num_queries} are required"
+        )
+
+
 def expand_window_reads(window_reads: torch.Tensor, window_size: int, ring_length: int) -> torch.Tensor:
     """Flat ring slots of each query's window, oldest position first: [T, W].
 
     window_reads: int [T, 2] (flat slot of the oldest position, count). The slots wrap inside the ring they start in.
     """
-    offset, count = _pairs(window_reads, "window_reads")
+    check_window_reads(window_reads, window_size, ring_length)
+    offset, count = window_reads.long().unbind(1)
     base = offset // ring_length * ring_length
     column = torch.arange(window_size, device=window_reads.device)
     slots = base[:, None] + (offset[:, None] + column) % ring_length
@@ -156,7 +175,11 @@ def expand_block_entries(
     offset_lengths: int [T, 2] (offset, count), the offset counting entries through the flattened block_tables int [T,
     w].
     """
-    offset, count = _pairs(offset_lengths, "offset_lengths")
+    check_integers("offset_lengths", offset_lengths, ("T", 2))
+    check_integers("block_tables", block_tables)
+    check_count("entries_per_block", entries_per_block, 1)
+    check_count("width", width)
+    offset, count = offset_lengths.long().unbind(1)
     column = torch.arange(width, device=offset_lengths.device)
     is_own = column < count[:, None]
     entry = torch.where(is_own, offset[:, None] + column, 0)
@@ -172,7 +195,9 @@ def expand_ranges(offset_lengths: torch.Tensor, width: int) -> torch.Tensor:
 
     offset_lengths: int [T, 2] (offset, count).
     """
-    offset, count = _pairs(offset_lengths, "offset_lengths")
+    check_integers("offset_lengths", offset_lengths, ("T", 2))
+    check_count("width", width)
+    offset, count = offset_lengths.long().unbind(1)
     column = torch.arange(width, device=offset_lengths.device)
     return torch.where(column < count[:, None], offset[:, None] + column, -1).int()
 
@@ -182,8 +207,7 @@ def expand_window_pivots(pivots: torch.Tensor, width: int) -> torch.Tensor:
 
     pivots: int [T, 4] (start1, len1, start2, len2).
     """
-    if pivots.dim() != 2 or pivots.shape[1] != 4:
-        raise ConfigError(f"pivots are {tuple(pivots.shape)}; [T, 4] is needed")
+    check_pivots(pivots, width)
     start1, length1, start2, length2 = (part[:, None] for part in pivots.long().unbind(1))
     column = torch.arange(width, device=pivots.device)
     index = torch.where(column < length1, start1 + column, start2 + column - length1)
@@ -195,6 +219,7 @@ def cat_kv_indices(window_indices: torch.Tensor, compressed_indices: torch.Tenso
 
     window_indices: int [T, K1]. compressed_indices: int [T, K2]; -1 stays -1.
     """
+    check_kv_indices(window_indices, compressed_indices, shift)
     moved = torch.where(compressed_indices < 0, -1, compressed_indices + shift)
     return torch.cat((window_indices, moved.type_as(window_indices)), dim=1)
 
@@ -207,11 +232,7 @@ def topk_to_slots(
     topk: int [N, K] or [N, Q, K] entry ids that fill the columns from the left, -1 = none. visible_entries: int [N] or
     [N, Q]; columns from this number on become -1, whatever they hold. block_tables: int [N, w].
     """
-    if topk.dim() not in (2, 3) or visible_entries.shape != topk.shape[:-1] or block_tables.shape[0] != topk.shape[0]:
-        raise ConfigError(
-            f"topk {tuple(topk.shape)}, visible_entries {tuple(visible_entries.shape)} and block_tables "
-            f"{tuple(block_tables.shape)} do not go together; [N, (Q,) K], [N (, Q)] and [N, w] do"
-        )
+    check_topk(topk, visible_entries, block_tables, entries_per_block)
     column = torch.arange(topk.shape[-1], device=topk.device)
     is_selected = (column < visible_entries[..., None]) & (topk >= 0)
     entry = torch.where(is_selected, topk.long(), 0)
@@ -222,17 +243,87 @@ def topk_to_slots(
     return torch.where(is_selected, block * entries_per_block + entry % entries_per_block, -1).int()
 
 
-def _pairs(pairs: torch.Tensor, name: str) -> tuple[torch.Tensor, torch.Tensor]:
-    if pairs.dim() != 2 or pairs.shape[1] != 2:
-        raise ConfigError(f"{name} is {tuple(pairs.shape)}; [T, 2] is needed")
-    first, second = pairs.long().unbind(1)
-    return first, second
+def check_decode(
+    query_lengths: torch.Tensor,
+    context_lengths: torch.Tensor,
+    state_slots: torch.Tensor,
+    block_ids: torch.Tensor,
+    block_offsets: torch.Tensor,
+    is_placeholder: torch.Tensor,
+    tokens_per_block: int,
+    window_size: int,
+    ring_length: int,
+    ratios: Sequence[int],
+    table_width: int,
+    num_queries: int | None,
+    max_blocks: int | None,
+) -> None:
+    """Raise ConfigError unless the arguments of `decode_metadata` go together; block_tables are not looked at."""
+    check_integers("query_lengths", query_lengths, ("N",))
+    (count,) = query_lengths.shape
+    check_integers("context_lengths", context_lengths, (count,))
+    check_integers("state_slots", state_slots, (count,))
+    check_integers("block_ids", block_ids, ("blocks",))
+    check_integers("block_offsets", block_offsets, (count + 1,))
+    check_shape("is_placeholder", is_placeholder, (count,))
+    check_count("tokens_per_block", tokens_per_block, 1)
+    check_count("window_size", window_size, 1)
+    check_count("ring_length", ring_length, 1)
+    check_count("table_width", table_width)
+    check_ratios(ratios, tokens_per_block)
+    if num_queries is not None:
+        check_count("num_queries", num_queries)
+    if max_blocks is not None:
+        check_max_blocks(max_blocks, table_width)
+
+
+def check_max_blocks(max_blocks: int, table_width: int) -> None:
+    """Raise ConfigError unless a table has room for the blocks of the longest one."""
+    check_count("max_blocks", max_blocks)
+    if max_blocks > table_width:
+        raise ConfigError(f"table_width is {table_width}; a sequence has {max_blocks} blocks")
+
+
+def check_window_reads(window_reads: torch.Tensor, window_size: int, ring_length: int) -> None:
+    """Raise ConfigError unless `expand_window_reads` takes these."""
+    check_integers("window_reads", window_reads, ("T", 2))
+    check_count("window_size", window_size)
+    check_count("ring_length", ring_length, 1)
+
+
+def check_pivots(pivots: torch.Tensor, width: int) -> None:
+    """Raise ConfigError unless `expand_window_pivots` takes these."""
+    check_integers("pivots", pivots, ("T", 4))
+    check_count("width", width)
+
+
+def check_kv_indices(window_indices: torch.Tensor, compressed_indices: torch.Tensor, shift: int) -> None:
+    """Raise ConfigError unless `cat_kv_indices` takes these."""
+    check_integers("window_indices", window_indices, ("T", "K"))
+    check_integers("compressed_indices", compressed_indices, (window_indices.shape[0], "K"))
+    check_count("shift", shift, -MOST - 1)
+
+
+def check_topk(
+    topk: torch.Tensor, visible_entries: torch.Tensor, block_tables: torch.Tensor, entries_per_block: int
+) -> None:
+    """Raise ConfigError unless `topk_to_slots` takes these."""
+    fits = topk.dim() in (2, 3) and visible_entries.shape == topk.shape[:-1] and block_tables.dim() == 2
+    if not fits or block_tables.shape[0] != topk.shape[0]:
+        raise ConfigError(
+            f"topk {tuple(topk.shape)}, visible_entries {tuple(visible_entries.shape)} and block_tables "
+            f"{tuple(block_tables.shape)} do not go together; [N, (Q,) K], [N (, Q)] and [N, w] do"
+        )
+    check_integers("topk", topk)
+    check_integers("visible_entries", visible_entries)
+    check_integers("block_tables", block_tables)
+    check_count("entries_per_block", entries_per_block, 1)
 
 
 def check_ratios(ratios: Sequence[int], tokens_per_block: int) -> None:
     """Raise ConfigError unless every ratio divides a block."""
     for ratio in ratios:
-        if ratio < 1 or tokens_per_block % ratio:
+        if not isinstance(ratio, int) or ratio < 1 or tokens_per_block % ratio:
             raise ConfigError(f"ratio is {ratio}; divisors of tokens_per_block ({tokens_per_block}) are accepted")
 
 

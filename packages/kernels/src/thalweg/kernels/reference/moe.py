@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from thalweg.interfaces import ConfigError
-from thalweg.kernels.reference.numerics import carried, check_shape, sigmoid, softplus
+from thalweg.kernels.reference.numerics import carried, check_floats, check_shape, check_tensor, sigmoid, softplus
 
 REPLICA_STRIDE = 23333
 
@@ -33,27 +33,39 @@ def route(
     Rows of image_mask [n] use image_bias; rows outside valid_mask [n] get ids -1 and weights 0.
     Returns ids int64 [n, topk] in decreasing biased score (lower id first on ties) and weights [n, topk].
     """
-    n, experts = scores.shape
-    if not 0 < topk <= experts:
+    check_floats("scores", scores, ("n", "E"))
+    check_masks(scores, bias, image_bias, image_mask, valid_mask)
+    experts = scores.shape[1]
+    if not isinstance(topk, int) or not 0 < topk <= experts:
         raise ConfigError(f"topk is {topk}; with {experts} experts it must be 1..{experts}")
     biased = scores
     if bias is not None:
-        check_shape("bias", bias, (experts,))
         biased = scores + bias.type_as(scores)
     if image_mask is not None:
-        if image_bias is None:
-            raise ConfigError("image_mask was given without image_bias; rows of images need their own bias")
-        check_shape("image_mask", image_mask, (n,))
-        check_shape("image_bias", image_bias, (experts,))
+        assert image_bias is not None, "check_masks has seen to it"
         biased = torch.where(image_mask.unsqueeze(-1), scores + image_bias.type_as(scores), biased)
     ids = _largest(biased.detach(), topk)
     selected = scores.gather(-1, ids)
     weights = selected / (selected.sum(-1, keepdim=True) + 1e-20) * scaling
     if valid_mask is not None:
-        check_shape("valid_mask", valid_mask, (n,))
         ids = torch.where(valid_mask.unsqueeze(-1), ids, -1)
         weights = torch.where(valid_mask.unsqueeze(-1), weights, 0)
     return ids, weights
+
+
+def check_masks(
+    scores: Tensor, bias: Tensor | None, image_bias: Tensor | None, image_mask: Tensor | None, valid_mask: Tensor | None
+) -> None:
+    """Raise ConfigError unless biases are [E] and masks bool [n] for scores [n, E]."""
+    rows, experts = scores.shape
+    if image_mask is not None and image_bias is None:
+        raise ConfigError("image_mask was given without image_bias; rows of images need their own bias")
+    for name, values in (("bias", bias), ("image_bias", image_bias)):
+        if values is not None:
+            check_floats(name, values, (experts,))
+    for name, mask in (("image_mask", image_mask), ("valid_mask", valid_mask)):
+        if mask is not None:
+            check_tensor(name, mask, (rows,), torch.bool)
 
 
 def _largest(scores: Tensor, k: int) -> Tensor:

@@ -8,11 +8,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from thalweg.interfaces import ConfigError
 from thalweg.kernels.reference.numerics import carried, check_shape, sum_last
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """x [..., k] divided by its root mean square and scaled by weight [k]; rounded once, at the end."""
+    if x.dim() == 0:
+        raise ConfigError("x has shape []; rows [..., k] are expected")
     width = x.shape[-1]
     check_shape("weight", weight, (width,))
     value = carried(x)

@@ -7,6 +7,7 @@ rounded once on output.
 from __future__ import annotations
 
 from collections.abc import Callable
+from numbers import Integral
 from typing import Any
 
 import torch
@@ -15,6 +16,9 @@ from torch import Tensor
 from thalweg.interfaces import ConfigError
 
 CARRIERS = (torch.float64, torch.float32, torch.bfloat16)
+INTEGERS = (torch.int32, torch.int64)
+MOST = (1 << 31) - 1
+"""The largest number that kernels take for a size."""
 SUM_PIECE = 8192
 
 
@@ -69,6 +73,34 @@ def check_shape(name: str, tensor: Tensor, expected: tuple[int | str, ...]) -> N
     if named != shape or len(expected) != len(shape):
         wanted = ", ".join(str(size) for size in expected)
         raise ConfigError(f"{name} has shape {list(shape)}; [{wanted}] is expected")
+
+
+def check_tensor(name: str, tensor: Tensor, expected: tuple[int | str, ...], dtype: torch.dtype) -> None:
+    """Raise ConfigError unless `tensor` has this shape, as in `check_shape`, and this dtype."""
+    check_shape(name, tensor, expected)
+    if tensor.dtype != dtype:
+        raise ConfigError(f"{name} has dtype {tensor.dtype}; {dtype} is required")
+
+
+def check_integers(name: str, tensor: Tensor, expected: tuple[int | str, ...] | None = None) -> None:
+    """Raise ConfigError unless `tensor` holds int32 or int64 and, where given, has this shape."""
+    if expected is not None:
+        check_shape(name, tensor, expected)
+    if tensor.dtype not in INTEGERS:
+        raise ConfigError(f"{name} has dtype {tensor.dtype}; int32 or int64 is required")
+
+
+def check_floats(name: str, tensor: Tensor, expected: tuple[int | str, ...]) -> None:
+    """Raise ConfigError unless `tensor` has this shape and a dtype of real floating point."""
+    check_shape(name, tensor, expected)
+    if not tensor.is_floating_point():
+        raise ConfigError(f"{name} has dtype {tensor.dtype}; floating point is required")
+
+
+def check_count(name: str, value: int, least: int = 0, most: int = MOST) -> None:
+    """Raise ConfigError unless `value` is an integer from `least` to `most`."""
+    if not (isinstance(value, Integral) and least <= value <= most):
+        raise ConfigError(f"{name} is {value}; an integer from {least} to {most} is accepted")
 
 
 OPS: dict[str, Callable[..., Any]] = {"round_bf16": round_bf16, "round_f32": round_f32}

@@ -18,7 +18,7 @@ from thalweg.interfaces import ConfigError
 from thalweg.kernels.native_formats import Mxfp8Rows
 from thalweg.kernels.reference.gemm import row_products
 from thalweg.kernels.reference.moe import gate_scores, route
-from thalweg.kernels.reference.numerics import check_shape
+from thalweg.kernels.reference.numerics import check_count, check_shape, check_tensor
 from thalweg.kernels.reference.quant import WEIGHT_TILE, dequantize_fp8_weight, dequantize_mxfp8
 
 TILE_BYTES = WEIGHT_TILE * WEIGHT_TILE
@@ -72,14 +72,13 @@ def unpack_fp8_weight(weight: Fp8Weight) -> tuple[Tensor, Tensor]:
 
 def fp8_linear(x: Mxfp8Rows, weight: Fp8Weight) -> Tensor:
     """bfloat16 [n, o]: rows x [n, i] times the transpose of weight [o, i], summed in float32 and rounded once."""
-    check_rows(x, weight.in_features)
+    check_fp8_linear(x, weight)
     return row_products(_values(x), _weight_values(weight)).bfloat16()
 
 
 def grouped_fp8_linear(x: Mxfp8Rows, weight: Fp8Weight, groups: int) -> Tensor:
     """bfloat16 [n, g * o]: part j of rows x [n, g * K] by part j of weight [g * o, K], as fp8_linear does it."""
-    check_groups(weight, groups)
-    check_rows(x, groups * weight.in_features)
+    check_fp8_linear(x, weight, groups)
     parts = zip(_values(x).chunk(groups, 1), _weight_values(weight).chunk(groups), strict=True)
     return torch.cat([row_products(rows, part) for rows, part in parts], dim=1).bfloat16()
 
@@ -110,18 +109,27 @@ def topk_gate(
     return route(gate_scores(logits), bias, topk, scaling, image_bias, image_mask, valid_mask)
 
 
+def check_fp8_linear(x: Mxfp8Rows, weight: Fp8Weight, groups: int = 1) -> None:
+    """Raise ConfigError unless the weight is a packed one and x has the rows that its groups take."""
+    tiles, scales = weight.tiles, weight.scales
+    check_tensor("tiles of weight", tiles, ("o / 32", "i / 32", TILE_BYTES), torch.uint8)
+    check_tensor("scales of weight", scales, tuple(tiles.shape[:2]), torch.uint8)
+    if scales.device != tiles.device:
+        raise ConfigError(f"scales of weight lie on {scales.device}, tiles on {tiles.device}; one device is required")
+    check_groups(weight, groups)
+    check_rows(x, groups * weight.in_features)
+
+
 def check_rows(x: Mxfp8Rows, width: int) -> None:
     """Raise ConfigError unless x has rows of this width."""
-    check_shape("codes of x", x.codes, ("n", width))
-    check_shape("scales of x", x.scales, (x.codes.shape[0], width // WEIGHT_TILE))
-    for name, tensor in zip(x._fields, x, strict=True):
-        if tensor.dtype != torch.uint8:
-            raise ConfigError(f"{name} of x have dtype {tensor.dtype}; uint8 is required")
+    check_tensor("codes of x", x.codes, ("n", width), torch.uint8)
+    check_tensor("scales of x", x.scales, (x.codes.shape[0], width // WEIGHT_TILE), torch.uint8)
 
 
 def check_groups(weight: Fp8Weight, groups: int) -> None:
     """Raise ConfigError unless the rows of the weight fall into this many groups of whole tiles."""
-    if groups < 1 or weight.tiles.shape[0] % groups:
+    check_count("groups", groups, 1)
+    if weight.tiles.shape[0] % groups:
         raise ConfigError(
             f"groups is {groups}; the {weight.out_features} rows of the weight must fall into equal groups of whole "
             f"tiles of {WEIGHT_TILE}"
@@ -144,7 +152,7 @@ def check_gate(logits: Tensor, topk: int) -> None:
     check_shape("logits", logits, ("n", "E"))
     if logits.dtype != torch.float32:
         raise ConfigError(f"logits have dtype {logits.dtype}; float32 is required")
-    if not 0 < topk <= logits.shape[1]:
+    if not isinstance(topk, int) or not 0 < topk <= logits.shape[1]:
         raise ConfigError(f"topk is {topk}; with {logits.shape[1]} experts it must be 1..{logits.shape[1]}")
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from thalweg.interfaces import ConfigError
 from thalweg.kernels.reference.attention import sparse_attention
 from thalweg.kernels.reference.cache import gather_records
-from thalweg.kernels.reference.numerics import carried, check_shape
+from thalweg.kernels.reference.numerics import carried, check_floats, check_shape
 from thalweg.kernels.reference.record_format import RecordFormat
 
 MAIN_FORMATS = (RecordFormat.FP4_MAIN, RecordFormat.MXFP8)
@@ -62,7 +62,7 @@ def check_paged_attention(
     """The number of lists; a ConfigError unless shapes and formats are those of paged_sparse_attention."""
     check_shape("q", q, ("n", "H", "D"))
     rows, heads, dim = q.shape
-    check_shape("sink", sink, (heads,))
+    check_floats("sink", sink, (heads,))
     check_shape("window_slots", window_slots, ("L", "W"))
     num_lists = window_slots.shape[0]
     if (rows % num_lists if num_lists else rows) != 0:
@@ -73,6 +73,8 @@ def check_paged_attention(
         missing = "main_view" if main_view is None else "main_slots"
         raise ConfigError(f"{missing} is None; main_view and main_slots come together")
     if main_view is not None and main_slots is not None:
+        if main_format not in MAIN_FORMATS and not isinstance(main_format, RecordFormat):
+            raise ConfigError(f"main_format is {main_format!r}; FP4_MAIN and MXFP8 are accepted")
         if main_format not in MAIN_FORMATS:
             raise ConfigError(f"main_format is {main_format.name}; FP4_MAIN and MXFP8 are accepted")
         check_shape("main_slots", main_slots, (num_lists, "K"))
@@ -85,6 +87,8 @@ def _check_records(name: str, view: Tensor, record_format: RecordFormat, dim: in
     check_shape(name, view, ("pages", "entries", 1, record_format.record_bytes(dim)))
     if view.dtype != torch.uint8 or view.stride(3) != 1:
         raise ConfigError(f"{name} is {view.dtype} with strides {list(view.stride())}; uint8, last 1, is required")
+    if view.numel() == 0:
+        raise ConfigError(f"{name} has shape {list(view.shape)}; at least one entry is required, be it read or not")
 
 
 def _check_slots(name: str, slots: Tensor) -> None:

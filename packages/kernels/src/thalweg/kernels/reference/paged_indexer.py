@@ -16,7 +16,7 @@ from torch import Tensor
 from thalweg.interfaces import ConfigError
 from thalweg.kernels.reference.cache import gather_records
 from thalweg.kernels.reference.indexer import compact_lengths, indexer_scores, restore_indices
-from thalweg.kernels.reference.numerics import check_shape
+from thalweg.kernels.reference.numerics import MOST, check_count, check_shape, check_tensor
 from thalweg.kernels.reference.quant import MX_GROUP, dequantize_mxfp4
 from thalweg.kernels.reference.record_format import RecordFormat
 
@@ -147,8 +147,8 @@ def check_paged_queries(
         )
     if view.stride(3) != 1 or view.stride(1) != view.shape[3]:
         raise ConfigError(f"view has strides {list(view.stride())}; pages must be contiguous inside")
-    check_shape("block_tables", block_tables, (rows, "w"))
-    check_shape("visible", visible, (rows,))
+    check_tensor("block_tables", block_tables, (rows, "w"), torch.int32)
+    check_tensor("visible", visible, (rows,), torch.int32)
 
 
 def check_rows_queries(
@@ -160,21 +160,19 @@ def check_rows_queries(
     check_shape("key_scales", key_scales, (keys.shape[0], dim // MX_GROUP))
     for name, tensor in (("keys", keys), ("key_scales", key_scales)):
         _check_dtype(name, tensor, torch.uint8)
-    check_shape("begin", begin, (rows,))
-    check_shape("end", end, (rows,))
+    check_tensor("begin", begin, (rows,), torch.int32)
+    check_tensor("end", end, (rows,), torch.int32)
 
 
 def check_blocks(blocks: Tensor, block_size: int, rows: int) -> None:
     """Raise ConfigError unless blocks are [rows, C] and block_size is positive."""
-    check_shape("blocks", blocks, (rows, "C"))
-    if block_size <= 0:
-        raise ConfigError(f"block_size is {block_size}; it must be positive")
+    check_tensor("blocks", blocks, (rows, "C"), torch.int32)
+    check_count("block_size", block_size, 1, MOST // max(blocks.shape[1], 1))
 
 
 def check_width(width: int) -> None:
-    """Raise ConfigError for a negative width."""
-    if width < 0:
-        raise ConfigError(f"width is {width}; it must not be negative")
+    """Raise ConfigError unless the width is a number of columns."""
+    check_count("width", width)
 
 
 def _check_queries(q: Tensor, q_scales: Tensor, head_weights: Tensor) -> tuple[int, int]:

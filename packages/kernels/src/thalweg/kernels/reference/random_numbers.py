@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from thalweg.interfaces import ConfigError
-from thalweg.kernels.reference.numerics import check_shape
+from thalweg.kernels.reference.numerics import check_integers, check_shape
 
 FRESH, RESIDUAL, COIN = 0, 1, 2
 
@@ -36,16 +36,25 @@ def hash_input(seeds: Tensor, positions: Tensor, case: int) -> Tensor:
     """64-bit input of the hash, as int64, of seeds [n] and positions int [n] in one of the three namespaces."""
     if case not in (FRESH, RESIDUAL, COIN):
         raise ConfigError(f"case is {case}; 0 (fresh), 1 (residual) and 2 (acceptance coin) are accepted")
-    if seeds.dtype not in (torch.int64, torch.uint64):
-        raise ConfigError(f"seeds have dtype {seeds.dtype}; uint64 or int64 is required")
-    check_shape("positions", positions, tuple(seeds.shape))
+    check_streams(tuple(seeds.shape), seeds, positions)
     bits = seeds.view(torch.int64)
     state = (3 * positions.long() + case) * GAMMA
     return bits ^ state if case == COIN else bits + (state ^ (state << 13))
 
 
+def check_streams(shape: int | tuple[int, ...], seeds: Tensor, positions: Tensor) -> None:
+    """Raise ConfigError unless these are seeds and positions of random streams, so many or of this shape."""
+    sizes = (shape,) if isinstance(shape, int) else shape
+    if seeds.dtype not in (torch.int64, torch.uint64):
+        raise ConfigError(f"seeds have dtype {seeds.dtype}; uint64 or int64 is required")
+    check_shape("seeds", seeds, sizes)
+    check_integers("positions", positions, sizes)
+
+
 def splitmix_hash(x: Tensor) -> Tensor:
     """SplitMix64's output for the int64 bit patterns x, as int64."""
+    if x.dtype != torch.int64:
+        raise ConfigError(f"x has dtype {x.dtype}; int64 is required")
     z = x + GAMMA
     z.bitwise_xor_(_shift_right(z, 30)).mul_(_MIX_1)
     z.bitwise_xor_(_shift_right(z, 27)).mul_(_MIX_2)

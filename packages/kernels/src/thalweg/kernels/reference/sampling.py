@@ -13,8 +13,9 @@ from torch import Tensor
 
 from thalweg.interfaces import ConfigError
 from thalweg.kernels.reference.choice import choose_tokens
-from thalweg.kernels.reference.numerics import check_shape
-from thalweg.kernels.reference.random_numbers import FRESH, uniform
+from thalweg.kernels.reference.filters import check_filters
+from thalweg.kernels.reference.numerics import check_floats, check_shape
+from thalweg.kernels.reference.random_numbers import FRESH, check_streams, uniform
 from thalweg.kernels.reference.vocabulary_rows import in_pieces
 
 
@@ -24,11 +25,11 @@ def draw(weights: Tensor, u: Tensor) -> Tensor:
     The first id whose running float64 sum exceeds u times the total; if rounding leaves none, the last id of positive
     weight. -1 where the total is zero or not finite: the caller decides what that means.
     """
-    n, vocabulary = weights.shape
-    check_shape("u", u, (n,))
+    check_floats("weights", weights, ("n", "V"))
+    check_shape("u", u, (weights.shape[0],))
     if u.dtype != torch.float64:
         raise ConfigError(f"u has dtype {u.dtype}; float64 is required")
-    if vocabulary == 0:
+    if weights.shape[1] == 0:
         raise ConfigError("weights have no columns; at least one token is required")
     return in_pieces(lambda *piece: _draw(piece[0], None, piece[1]), weights, u)
 
@@ -60,6 +61,8 @@ def sample_tokens(
     Arguments as for filtered_logprobs; seeds uint64 or int64 [n], positions int [n]. -1 where a row has no finite
     largest logit.
     """
+    check_filters(logits, temperature, top_p, top_k, min_p)
+    check_streams(logits.shape[0], seeds, positions)
     u = uniform(seeds, positions, FRESH)
     return choose_tokens(_draw, logits, temperature, top_p, top_k, min_p, u)
 

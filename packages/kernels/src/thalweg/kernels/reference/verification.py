@@ -20,9 +20,9 @@ import torch
 from torch import Tensor
 
 from thalweg.interfaces import ConfigError
-from thalweg.kernels.reference.metadata import spread_queries
-from thalweg.kernels.reference.numerics import check_shape, sum_last
-from thalweg.kernels.reference.random_numbers import COIN, FRESH, RESIDUAL, uniform
+from thalweg.kernels.reference.metadata import check_lengths, spread_queries
+from thalweg.kernels.reference.numerics import check_count, check_integers, check_tensor, sum_last
+from thalweg.kernels.reference.random_numbers import COIN, FRESH, RESIDUAL, check_streams, uniform
 from thalweg.kernels.reference.sampling import draw
 from thalweg.kernels.reference.vocabulary_rows import in_pieces
 
@@ -80,9 +80,8 @@ def judge_drafts(
     P and D being target and draft distribution, draft d is accepted with probability min(1, P(d) / D(d)). A refused one
     is replaced by a draw from max(P - ALPHA * D, 0); token -1 where that is empty.
     """
-    num_rows, vocabulary = logprobs.shape
-    _check_vectors(num_rows, draft_ids=draft_ids, has_draft=has_draft, draft_rows=draft_rows)
-    check_shape("draft_logprobs", draft_logprobs, ("D", vocabulary))
+    check_judged(logprobs, draft_ids, has_draft, draft_logprobs, draft_rows, seeds, positions)
+    vocabulary = logprobs.shape[1]
     is_known = has_draft & (draft_ids >= 0) & (draft_ids < vocabulary)
     is_stored = has_draft & (draft_rows >= 0)
     columns = torch.where(is_known, draft_ids, 0).long()
@@ -162,17 +161,13 @@ def verify_drafts(
     bool [slots, G], drafts that stand for a distribution which holds nothing else, whatever the pool has. How is said
     at `judge_drafts`. Where the target leaves nothing to draw from, a row yields best_ids.
     """
-    num_rows = token_ids.shape[0]
-    _check_vectors(num_rows, best_ids=best_ids, is_broken=is_broken)
-    check_shape("draft_pool", draft_pool, ("slots", "G", logprobs.shape[-1]))
+    check_rows_and_ids(token_ids, query_lengths, is_broken, best_ids=best_ids)
+    check_pool(token_ids, query_lengths, logprobs, draft_pool, read_slots, is_certain, drawn_rows)
+    check_streams(logprobs.shape[0], seeds, positions)
     draft_length = draft_pool.shape[1]
-    if draft_length == 0:
-        raise ConfigError("draft_pool has no rows per slot; without drafts there is nothing to verify")
-    check_shape("read_slots", read_slots, tuple(query_lengths.shape))
-    sequence, place, has_draft, drafts = _rows(token_ids, query_lengths, num_rows)
+    sequence, place, has_draft, drafts = _rows(token_ids, query_lengths)
     draft_rows = read_slots.long()[sequence] * draft_length + torch.where(has_draft, place, 0)
     if is_certain is not None:
-        check_shape("is_certain", is_certain, tuple(draft_pool.shape[:2]))
         draft_rows = torch.where(is_certain.flatten()[draft_rows], -1, draft_rows)
 
     verdicts = _greedy_verdicts(best_ids, drafts, has_draft)
@@ -200,9 +195,9 @@ def match_drafts(
     int [N] rows per sequence, 1 to 1 + draft_length. is_broken: bool [T], rows that drew nothing: no draft holds there,
     and they yield drawn_ids, or 0.
     """
-    num_rows = token_ids.shape[0]
-    _check_vectors(num_rows, drawn_ids=drawn_ids, is_broken=is_broken)
-    _, _, has_draft, drafts = _rows(token_ids, query_lengths, num_rows)
+    check_rows_and_ids(token_ids, query_lengths, is_broken, drawn_ids=drawn_ids)
+    check_count("draft_length", draft_length)
+    _, _, has_draft, drafts = _rows(token_ids, query_lengths)
     verdicts = _greedy_verdicts(drawn_ids, drafts, has_draft)
     return _verification(verdicts, drawn_ids, is_broken, has_draft, token_ids, query_lengths, draft_length)
 
@@ -216,7 +211,7 @@ def accepted_prefix(
     the model. query_lengths: int [N]. A draft counts while all before it hold; last_rows is the row of the first one
     that does not, or the sequence's last row; accepted_ids are the drafts that count, then -1.
     """
-    _check_vectors(token_ids.shape[0], is_accepted=is_accepted)
+    check_prefix(is_accepted, token_ids, query_lengths, draft_length)
     counts = query_lengths.long()
     first = counts.cumsum(0) - counts
     column = torch.arange(draft_length, device=token_ids.device)
@@ -237,9 +232,8 @@ def force_tokens(
     anchor, which is not a forced id but the last token before them). query_lengths: int [N]. accept_probs and
     draft_logprobs stay: they describe the free verdict.
     """
-    num_rows = token_ids.shape[0]
-    _check_vectors(num_rows, forced_ids=forced_ids)
-    _, _, has_draft, drafts = _rows(token_ids, query_lengths, num_rows)
+    check_forced(verification, forced_ids, token_ids, query_lengths)
+    _, _, has_draft, drafts = _rows(token_ids, query_lengths)
     is_forced = forced_ids >= 0
     is_accepted = torch.where(is_forced & has_draft, forced_ids == drafts, verification.is_accepted)
     draft_length = verification.accepted_ids.shape[1]
@@ -252,11 +246,9 @@ def force_tokens(
     )
 
 
-def _rows(token_ids: Tensor, query_lengths: Tensor, num_rows: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _rows(token_ids: Tensor, query_lengths: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Of each row [T]: its sequence, place in it, whether it judges a draft, and the token that the next row fed."""
-    _check_vectors(num_rows, token_ids=token_ids)
-    check_shape("query_lengths", query_lengths, ("N",))
-    sequence, place = spread_queries(query_lengths, num_rows)
+    sequence, place = spread_queries(query_lengths, token_ids.shape[0])
     has_draft = place < query_lengths.long()[sequence] - 1
     return sequence, place, has_draft, token_ids.roll(-1)
 
@@ -289,9 +281,78 @@ def _verification(
     )
 
 
-def _check_vectors(num_rows: int, **vectors: Tensor) -> None:
-    for name, vector in vectors.items():
-        check_shape(name, vector, (num_rows,))
+def check_judged(
+    logprobs: Tensor,
+    draft_ids: Tensor,
+    has_draft: Tensor,
+    draft_logprobs: Tensor,
+    draft_rows: Tensor,
+    seeds: Tensor,
+    positions: Tensor,
+) -> None:
+    """Raise ConfigError unless the arguments of `judge_drafts` go together."""
+    check_tensor("logprobs", logprobs, ("R", "V"), torch.float32)
+    rows, vocabulary = logprobs.shape
+    check_integers("draft_ids", draft_ids, (rows,))
+    check_tensor("has_draft", has_draft, (rows,), torch.bool)
+    check_tensor("draft_logprobs", draft_logprobs, ("D", vocabulary), torch.float32)
+    if rows and draft_logprobs.shape[0] == 0:
+        raise ConfigError("draft_logprobs has no rows; at least one is required, be it read or not")
+    check_integers("draft_rows", draft_rows, (rows,))
+    check_streams(rows, seeds, positions)
+
+
+def check_rows_and_ids(token_ids: Tensor, query_lengths: Tensor, is_broken: Tensor, **ids: Tensor) -> None:
+    """Raise ConfigError unless these are rows of sequences, flags of the rows, and other ids of them."""
+    check_integers("token_ids", token_ids, ("T",))
+    check_lengths(query_lengths, token_ids.shape[0])
+    check_tensor("is_broken", is_broken, tuple(token_ids.shape), torch.bool)
+    for name, values in ids.items():
+        check_integers(name, values, tuple(token_ids.shape))
+
+
+def check_pool(
+    token_ids: Tensor,
+    query_lengths: Tensor,
+    logprobs: Tensor,
+    draft_pool: Tensor,
+    read_slots: Tensor,
+    is_certain: Tensor | None,
+    drawn_rows: Tensor | None,
+) -> None:
+    """Raise ConfigError unless logprobs and the pool are what `verify_drafts` takes for rows of these sequences."""
+    num_drawn = token_ids.shape[0] if drawn_rows is None else "R"
+    check_tensor("logprobs", logprobs, (num_drawn, "V"), torch.float32)
+    if drawn_rows is not None:
+        check_integers("drawn_rows", drawn_rows, (logprobs.shape[0],))
+    check_tensor("draft_pool", draft_pool, ("slots", "G", logprobs.shape[1]), torch.float32)
+    if draft_pool.shape[0] == 0:
+        raise ConfigError("draft_pool has no slots; at least one is required")
+    if draft_pool.shape[1] == 0:
+        raise ConfigError("draft_pool has no rows per slot; without drafts there is nothing to verify")
+    check_integers("read_slots", read_slots, tuple(query_lengths.shape))
+    if is_certain is not None:
+        check_tensor("is_certain", is_certain, tuple(draft_pool.shape[:2]), torch.bool)
+
+
+def check_prefix(is_accepted: Tensor, token_ids: Tensor, query_lengths: Tensor, draft_length: int) -> None:
+    """Raise ConfigError unless the arguments of `accepted_prefix` go together."""
+    check_integers("token_ids", token_ids, ("T",))
+    check_lengths(query_lengths, token_ids.shape[0])
+    check_tensor("is_accepted", is_accepted, tuple(token_ids.shape), torch.bool)
+    check_count("draft_length", draft_length)
+
+
+def check_forced(verification: Verification, forced_ids: Tensor, token_ids: Tensor, query_lengths: Tensor) -> None:
+    """Raise ConfigError unless the verification is one of these rows, and forced ids are theirs."""
+    check_rows_and_ids(token_ids, query_lengths, verification.is_accepted, forced_ids=forced_ids)
+    (num_rows,), (count,) = token_ids.shape, query_lengths.shape
+    check_integers("token_ids of verification", verification.token_ids, (num_rows,))
+    check_tensor("accept_probs", verification.accept_probs, (num_rows,), torch.float32)
+    check_tensor("draft_logprobs", verification.draft_logprobs, (num_rows,), torch.float32)
+    check_integers("num_accepted", verification.num_accepted, (count,))
+    check_integers("last_rows", verification.last_rows, (count,))
+    check_integers("accepted_ids", verification.accepted_ids, (count, "G"))
 
 
 OPS: dict[str, Callable[..., Any]] = {

@@ -13,7 +13,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from thalweg.kernels.reference.numerics import sum_last
+from thalweg.interfaces import ConfigError
+from thalweg.kernels.reference.numerics import check_floats, sum_last
 
 PIECE_ELEMENTS = 1 << 19
 """Tokens that `in_pieces` takes at a time."""
@@ -46,6 +47,9 @@ def in_pieces(function: Callable[..., Tensor], rows: Tensor, *others: Tensor) ->
 
 def argmax_lowest(logits: Tensor) -> Tensor:
     """Id int32 [n] of the largest of logits [n, V], the lowest among equals; -1 where the largest is not finite."""
+    check_floats("logits", logits, ("n", "V"))
+    if logits.shape[1] == 0:
+        raise ConfigError("logits has no columns; at least one token is required")
     if logits.device.type == "cpu" and logits.dtype in (torch.float32, torch.float64):
         token = torch.from_numpy(np.argmax(logits.numpy(), axis=-1))  # the first of several; of NaN, too
         return torch.where(torch.isfinite(logits.gather(1, token[:, None]).squeeze(1)), token, -1).int()
@@ -56,6 +60,10 @@ def argmax_lowest(logits: Tensor) -> Tensor:
 
 def log_softmax(logits: Tensor) -> Tensor:
     """Log-probabilities float32 [n, V] of logits [n, V], evaluated in float64."""
+    if logits.dim() < 2 or logits.shape[-1] == 0 or not logits.is_floating_point():
+        raise ConfigError(
+            f"logits is {logits.dtype} {list(logits.shape)}; floating point [n, V], V above 0, is required"
+        )
     return in_pieces(_log_softmax, logits)
 
 

@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from thalweg.kernels.reference.async_inputs import check_ids, check_ngrams, check_rows
+from thalweg.kernels.reference.async_inputs import check_ids, check_ngrams, check_rows, check_tokens
+from thalweg.kernels.reference.numerics import check_count
 from thalweg.kernels.sm90.declared import implementation
 from thalweg.kernels.sm90.library import ARCHITECTURE, compiled, tilelang
 from thalweg.kernels.sm90.sequence_rows import THREADS, sequence_macros
@@ -159,6 +160,7 @@ def correct_context_lengths(
     """As the reference."""
     check_rows(previous_rows, base_lengths=base_lengths, query_lengths=query_lengths)
     check_ids("num_accepted", num_accepted, "P")
+    check_count("draft_length", draft_length)
     given = {
         "base_lengths": base_lengths,
         "query_lengths": query_lengths,
@@ -182,10 +184,7 @@ def gather_token_ids(
     num_queries: int,
 ) -> Tensor:
     """As the reference."""
-    check_rows(previous_rows, query_lengths=query_lengths)
-    check_ids("previous_token_ids", previous_token_ids, "P")
-    check_ids("previous_draft_ids", previous_draft_ids, previous_token_ids.shape[0], "G")
-    check_ids("token_ids", token_ids, previous_rows.shape[0], 1 + previous_draft_ids.shape[1])
+    check_tokens(query_lengths, previous_rows, token_ids, previous_token_ids, previous_draft_ids, num_queries)
     given = {
         "query_lengths": query_lengths,
         "previous_rows": previous_rows,
@@ -228,7 +227,7 @@ def gather_ngram_ids(
         "num_accepted": num_accepted,
         "compressed": compressed,
     }
-    look_back = check_ngrams(**given)
+    look_back = check_ngrams(**given, pad_id=pad_id, num_queries=num_queries)
     ids = ngram_ids.new_empty((num_queries, look_back + 1))
     if _on_device(given, ids) and previous_rows.shape[0]:
         kernel = ngram_ids_kernel(look_back, _dtypes(given))

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from thalweg.interfaces import ConfigError
 from thalweg.kernels.reference.indexer import BF16_MAX
-from thalweg.kernels.reference.numerics import check_shape
+from thalweg.kernels.reference.numerics import check_count, check_shape
 from thalweg.kernels.sm90.declared import implementation
 from thalweg.kernels.sm90.library import ARCHITECTURE, compiled, tilelang
 from thalweg.kernels.sm90.tensors import check_device, check_integers, name_of, span
@@ -164,7 +164,7 @@ def block_scores(scores: Tensor, visible: Tensor, block_size: int) -> Tensor:
     check_shape("scores", scores, ("n", "S"))
     rows, entries = scores.shape
     check_shape("visible", visible, (rows,))
-    _check_block_size(block_size)
+    check_count("block_size", block_size, 1)
     if scores.dtype != torch.bfloat16 or scores.stride(1) != 1:
         raise ConfigError(
             f"scores are {scores.dtype} with strides {list(scores.stride())}; bfloat16, those of a row next to each "
@@ -190,7 +190,7 @@ def compact_lengths(blocks: Tensor, visible: Tensor, block_size: int) -> Tensor:
     """As the reference."""
     check_shape("blocks", blocks, ("n", "C"))
     check_shape("visible", visible, (blocks.shape[0],))
-    _check_block_size(block_size)
+    check_count("block_size", block_size, 1)
     _check_rows(blocks=blocks)
     check_device(blocks=blocks, visible=visible)
     check_integers("visible", visible)
@@ -209,7 +209,7 @@ def restore_indices(compact: Tensor, blocks: Tensor, block_size: int, offset: Te
     check_shape("blocks", blocks, ("n", "C"))
     rows, listed = blocks.shape
     check_shape("compact", compact, (rows, "k"))
-    _check_block_size(block_size)
+    check_count("block_size", block_size, 1)
     _check_rows(compact=compact, blocks=blocks)
     check_device(compact=compact, blocks=blocks)
     if offset is not None:
@@ -234,11 +234,6 @@ def restore_indices(compact: Tensor, blocks: Tensor, block_size: int, offset: Te
                 compact.shape[1],
             )
     return ids
-
-
-def _check_block_size(block_size: int) -> None:
-    if block_size <= 0:
-        raise ConfigError(f"block_size is {block_size}; it must be positive")
 
 
 def _check_rows(**tensors: Tensor) -> None:

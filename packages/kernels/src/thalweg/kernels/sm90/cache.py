@@ -184,7 +184,8 @@ def load_records(
     view: Tensor, segments: Tensor, num_rows: int, record_format: RecordFormat, dtype: torch.dtype = torch.float32
 ) -> Tensor:
     """As the reference, of segments that are right, in bfloat16 or float32."""
-    return gather_records(view, segments_to_slots(segments, num_rows, view.shape[1]), record_format, dtype)
+    entries = check_view(view, record_format)
+    return gather_records(view, segments_to_slots(segments, num_rows, entries), record_format, dtype)
 
 
 IMPLEMENTATIONS = tuple(

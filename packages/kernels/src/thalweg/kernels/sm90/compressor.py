@@ -8,12 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from thalweg.interfaces import ConfigError
-from thalweg.kernels.reference.compressor import LATENT, SCORE
+from thalweg.kernels.reference.compressor import LATENT, SCORE, check_pool_rows
 from thalweg.kernels.sm90.declared import implementation
 from thalweg.kernels.sm90.library import ARCHITECTURE, compiled, tilelang
 from thalweg.kernels.sm90.pooling import QUAD, THREADS, checked_rows, pool_macros, ring_quads
-from thalweg.kernels.sm90.tensors import name_of, span
+from thalweg.kernels.sm90.tensors import check_integers, name_of, span
 
 
 @functools.cache
@@ -91,13 +90,11 @@ def pool_decode(
     score: Tensor, latent: Tensor, ring: Tensor, state_slots: Tensor, context_lengths: Tensor, ratio: int
 ) -> Tensor:
     """As the reference, in float32, where rows of one sequence lie one after the other in order of position."""
+    check_pool_rows(score, latent, ring, ratio)
+    check_integers("state_slots", state_slots, (score.shape[0],))
+    check_integers("context_lengths", context_lengths, (score.shape[0],))
     given = {"state_slots": state_slots, "context_lengths": context_lengths}
-    score, latent = checked_rows(score, latent, ring, ratio, given)
-    if state_slots.numel() != score.shape[0] or context_lengths.numel() != score.shape[0]:
-        raise ConfigError(
-            f"state_slots has {state_slots.numel()} entries and context_lengths {context_lengths.numel()}; "
-            f"both need one per row, {score.shape[0]}"
-        )
+    score, latent = checked_rows(score, latent, ring, given)
     pooled = torch.empty(score.shape, dtype=torch.float32, device=score.device)
     if pooled.numel():
         kernel = pool_decode_kernel(score.shape[1], ratio, ring.shape[1], (state_slots.dtype, context_lengths.dtype))

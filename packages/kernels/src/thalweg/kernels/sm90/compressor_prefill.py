@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from thalweg.interfaces import ConfigError
-from thalweg.kernels.reference.compressor import LATENT, SCORE
+from thalweg.kernels.reference.compressor import LATENT, SCORE, check_chunks, check_pool_rows
 from thalweg.kernels.sm90.declared import implementation
 from thalweg.kernels.sm90.library import ARCHITECTURE, compiled, tilelang
 from thalweg.kernels.sm90.pooling import QUAD, THREADS, checked_rows, pool_macros, ring_quads
@@ -122,6 +122,8 @@ def pool_prefill(
     num_entries: int | None = None,
 ) -> Tensor:
     """As the reference, in float32; num_entries is required, for nothing is read back."""
+    check_pool_rows(score, latent, ring, ratio)
+    check_chunks(score, state_slots, query_offsets, first_positions, compressed_offsets, row_order, num_entries)
     given = {
         "state_slots": state_slots,
         "query_offsets": query_offsets,
@@ -129,20 +131,9 @@ def pool_prefill(
         "compressed_offsets": compressed_offsets,
         "row_order": state_slots if row_order is None else row_order,
     }
-    score, latent = checked_rows(score, latent, ring, ratio, given)
+    score, latent = checked_rows(score, latent, ring, given)
     if num_entries is None:
         raise ConfigError("num_entries is None; kernels of sm90 do not read it back and need it")
-    count = state_slots.numel()
-    if (
-        query_offsets.numel() != count + 1
-        or first_positions.numel() != count
-        or compressed_offsets.numel() != count + 1
-    ):
-        raise ConfigError(
-            f"query_offsets has {query_offsets.numel()} entries, first_positions {first_positions.numel()} and "
-            f"compressed_offsets {compressed_offsets.numel()}; {count} state slots need {count + 1}, {count} and "
-            f"{count + 1}"
-        )
     pooled = torch.empty((num_entries, score.shape[1]), dtype=torch.float32, device=score.device)
     if pooled.numel():
         integers = [tensor.contiguous() for tensor in given.values()]

@@ -19,7 +19,7 @@ from thalweg.kernels.reference.drafting import (
 from thalweg.kernels.sm90.declared import implementation
 from thalweg.kernels.sm90.library import ARCHITECTURE, compiled, tilelang
 from thalweg.kernels.sm90.record_shape import unit_dtype
-from thalweg.kernels.sm90.tensors import check_device, check_integers, name_of, span
+from thalweg.kernels.sm90.tensors import check_device, name_of, span
 
 THREADS = 256
 PIECE_UNITS = 4 * THREADS
@@ -115,8 +115,6 @@ def draft_metadata(
 ) -> DraftIndices:
     """As the reference."""
     check_draft_block(state_slots, positions, draft_length, window_size, ring_length)
-    check_integers("state_slots", state_slots)
-    check_integers("positions", positions)
     check_device(state_slots=state_slots, positions=positions)
     count, device = positions.shape[0], positions.device
     integers = torch.empty((2, count * draft_length), dtype=torch.int32, device=device)
@@ -134,7 +132,6 @@ def draft_metadata(
 def store_draft_rows(pool: Tensor, write_slots: Tensor, rows: Tensor) -> None:
     """As the reference; a slot beyond the pool takes nothing. The elements of a slot must be adjacent."""
     check_draft_rows(pool, write_slots, rows)
-    check_integers("write_slots", write_slots)
     check_device(pool=pool, write_slots=write_slots, rows=rows)
     if pool.numel() == 0 or rows.numel() == 0:
         return

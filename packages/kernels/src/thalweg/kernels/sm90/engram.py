@@ -11,7 +11,7 @@ from torch import Tensor
 
 from thalweg.interfaces import ConfigError
 from thalweg.kernels.native_formats import Mxfp8Rows
-from thalweg.kernels.reference.engram import GATE_FLOOR
+from thalweg.kernels.reference.engram import GATE_FLOOR, check_hash
 from thalweg.kernels.reference.fused_engram import check_table
 from thalweg.kernels.reference.fused_rows import check_rows
 from thalweg.kernels.sm90.declared import implementation
@@ -225,14 +225,8 @@ def engram_hash(
     ngram_ids: Tensor, multipliers: Tensor, primes: Tensor, offsets: Tensor, image_mask: Tensor | None = None
 ) -> Tensor:
     """As the reference."""
-    check_rows("ngram_ids", ngram_ids, torch.int64, ("n", "N"))
-    n, sizes = ngram_ids.shape
-    if sizes < 2:
-        raise ConfigError(f"ngram_ids has {sizes} columns; at least 2 are needed to form an n-gram")
-    columns = primes.shape[0]
-    check_rows("multipliers", multipliers, torch.int64, (sizes,))
-    check_rows("primes", primes, torch.int64, (columns // (sizes - 1) * (sizes - 1),))
-    check_rows("offsets", offsets, torch.int64, (columns,))
+    check_hash(ngram_ids, multipliers, primes, offsets, image_mask)
+    (n, sizes), (columns,) = ngram_ids.shape, primes.shape
     check_device(ngram_ids=ngram_ids, multipliers=multipliers, primes=primes, offsets=offsets)
     rows = torch.empty(n, columns, dtype=torch.int64, device=ngram_ids.device)
     if rows.numel():

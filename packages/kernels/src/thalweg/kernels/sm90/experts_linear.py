@@ -146,7 +146,14 @@ def expert_linear_invariant(x: Mxfp8Rows, weights: ExpertWeights, plan: ExpertPl
 
 def _expert_linear(x: Mxfp8Rows, weights: ExpertWeights, plan: ExpertPlan, gather: bool, is_fp8: bool) -> Tensor:
     check_rows(x, weights, plan, gather)
-    check_device(codes=x.codes, scales=x.scales, weights=weights.tiles, tokens=plan.tokens, tiles=plan.tiles)
+    check_device(
+        codes=x.codes,
+        scales=x.scales,
+        weights=weights.tiles,
+        tokens=plan.tokens,
+        tiles=plan.tiles,
+        num_tiles=plan.num_tiles,
+    )
     out = torch.empty(plan.tokens.shape[0], weights.out_features, dtype=torch.bfloat16, device=x.codes.device)
     if out.shape[0] == 0:
         return out

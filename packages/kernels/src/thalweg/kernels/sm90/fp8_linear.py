@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from thalweg.kernels.native_formats import Mxfp8Rows
-from thalweg.kernels.reference.packed_linear import Fp8Weight, check_groups, check_rows, pack_fp8_weight
+from thalweg.kernels.reference.packed_linear import Fp8Weight, check_fp8_linear, pack_fp8_weight
 from thalweg.kernels.sm90.declared import implementation
 from thalweg.kernels.sm90.fp8_rows import fp8_rows_kernel
 from thalweg.kernels.sm90.fp8_stream import MOST_ROWS, StreamShape, fp8_stream_kernel, stream_shape
@@ -38,7 +38,6 @@ def fp8_linear(x: Mxfp8Rows, weight: Fp8Weight) -> Tensor:
 
 def grouped_fp8_linear(x: Mxfp8Rows, weight: Fp8Weight, groups: int) -> Tensor:
     """As the reference."""
-    check_groups(weight, groups)
     return _linear(x, weight, groups)
 
 
@@ -49,12 +48,11 @@ def invariant_fp8_linear(x: Mxfp8Rows, weight: Fp8Weight) -> Tensor:
 
 def invariant_grouped_fp8_linear(x: Mxfp8Rows, weight: Fp8Weight, groups: int) -> Tensor:
     """As invariant_fp8_linear."""
-    check_groups(weight, groups)
     return _linear(x, weight, groups, is_invariant=True)
 
 
 def _linear(x: Mxfp8Rows, weight: Fp8Weight, groups: int, is_invariant: bool = False) -> Tensor:
-    check_rows(x, groups * weight.in_features)
+    check_fp8_linear(x, weight, groups)
     codes, scales = x
     check_device(codes=codes, scales=scales, tiles=weight.tiles)
     check_contiguous(codes=codes, scales=scales)

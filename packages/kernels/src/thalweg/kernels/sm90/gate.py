@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from thalweg.interfaces import ConfigError
-from thalweg.kernels.reference.numerics import check_shape
+from thalweg.kernels.reference.moe import check_masks
 from thalweg.kernels.reference.packed_linear import check_gate
 from thalweg.kernels.sm90.declared import implementation
 from thalweg.kernels.sm90.library import ARCHITECTURE, compiled, tilelang
@@ -123,11 +123,10 @@ def topk_gate(
     n, experts = logits.shape
     if topk > WARP:
         raise ConfigError(f"topk is {topk}; at most {WARP} are supported")
-    if image_mask is not None and image_bias is None:
-        raise ConfigError("image_mask was given without image_bias; rows of images need their own bias")
-    biases = {"bias": bias, "image_bias": image_bias if image_mask is not None else None}
+    check_masks(logits, bias, image_bias, image_mask, valid_mask)
+    biases = {"bias": bias, "image_bias": image_bias}
     masks = {"image_mask": image_mask, "valid_mask": valid_mask}
-    _check(logits, experts, biases, n, masks)
+    _check(logits, biases, masks)
     ids = torch.empty(n, topk, dtype=torch.int64, device=logits.device)
     weights = torch.empty(n, topk, dtype=torch.float32, device=logits.device)
     if n == 0:
@@ -152,18 +151,12 @@ def topk_gate(
     return ids, weights
 
 
-def _check(
-    logits: Tensor, experts: int, biases: dict[str, Tensor | None], n: int, masks: dict[str, Tensor | None]
-) -> None:
+def _check(logits: Tensor, biases: dict[str, Tensor | None], masks: dict[str, Tensor | None]) -> None:
     """Raise ConfigError, which names it, for a tensor that the kernel cannot read."""
     check_device(logits=logits, **{name: tensor for name, tensor in (biases | masks).items() if tensor is not None})
-    for given, size, dtype in ((biases, experts, torch.float32), (masks, n, torch.bool)):
-        for name, tensor in given.items():
-            if tensor is None:
-                continue
-            check_shape(name, tensor, (size,))
-            if tensor.dtype != dtype:
-                raise ConfigError(f"{name} has dtype {tensor.dtype}; {dtype} is required")
+    for name, tensor in biases.items():
+        if tensor is not None and tensor.dtype != torch.float32:
+            raise ConfigError(f"{name} has dtype {tensor.dtype}; torch.float32 is required")
 
 
 IMPLEMENTATIONS = (implementation(topk_gate),)

@@ -9,10 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from thalweg.interfaces import ConfigError
+from thalweg.kernels.reference.cache import check_segments
+from thalweg.kernels.reference.metadata import check_kv_indices, check_pivots, check_window_reads
 from thalweg.kernels.sm90.declared import implementation
 from thalweg.kernels.sm90.library import ARCHITECTURE, compiled, tilelang
-from thalweg.kernels.sm90.tensors import check_device, check_integers, name_of, span
+from thalweg.kernels.sm90.tensors import check_device, name_of, span
 
 THREADS = 256
 
@@ -147,13 +148,15 @@ def segments_kernel(dtype: torch.dtype, architecture: str = ARCHITECTURE) -> Any
 
 def expand_window_reads(window_reads: Tensor, window_size: int, ring_length: int) -> Tensor:
     """As the reference."""
-    _check_columns("window_reads", window_reads, 2)
+    check_window_reads(window_reads, window_size, ring_length)
+    check_device(window_reads=window_reads)
     return _expanded(window_reads, window_size, functools.partial(window_reads_kernel, window_size, ring_length))
 
 
 def expand_window_pivots(pivots: Tensor, width: int) -> Tensor:
     """As the reference."""
-    _check_columns("pivots", pivots, 4)
+    check_pivots(pivots, width)
+    check_device(pivots=pivots)
     return _expanded(pivots, width, functools.partial(window_pivots_kernel, width))
 
 
@@ -167,10 +170,7 @@ def _expanded(rows: Tensor, width: int, kernel_for: Callable[[torch.dtype], Any]
 
 def cat_kv_indices(window_indices: Tensor, compressed_indices: Tensor, shift: int) -> Tensor:
     """As the reference."""
-    for name, tensor in (("window_indices", window_indices), ("compressed_indices", compressed_indices)):
-        check_integers(name, tensor)
-        if tensor.dim() != 2 or tensor.shape[0] != window_indices.shape[0]:
-            raise ConfigError(f"{name} has shape {list(tensor.shape)}; [{window_indices.shape[0]}, K] is expected")
+    check_kv_indices(window_indices, compressed_indices, shift)
     check_device(window_indices=window_indices, compressed_indices=compressed_indices)
     rows, window_width = window_indices.shape
     width = window_width + compressed_indices.shape[1]
@@ -186,7 +186,8 @@ def cat_kv_indices(window_indices: Tensor, compressed_indices: Tensor, shift: in
 
 def segments_to_slots(segments: Tensor, num_rows: int, entries: int) -> Tensor:
     """As the reference, of segments that are right; a row that none of them covers becomes -1."""
-    _check_columns("segments", segments, 4)
+    check_segments(segments, num_rows, entries)
+    check_device(segments=segments)
     slots = torch.empty(num_rows, dtype=torch.int64, device=segments.device)
     if segments.shape[0] == 0:
         return slots.fill_(-1)
@@ -195,13 +196,6 @@ def segments_to_slots(segments: Tensor, num_rows: int, entries: int) -> Tensor:
         with torch.cuda.device(slots.device):
             kernel(segments.contiguous(), slots, entries)
     return slots
-
-
-def _check_columns(name: str, tensor: Tensor, columns: int) -> None:
-    if tensor.dim() != 2 or tensor.shape[1] != columns:
-        raise ConfigError(f"{name} are {tuple(tensor.shape)}; [rows, {columns}] is needed")
-    check_integers(name, tensor)
-    check_device(**{name: tensor})
 
 
 def _with_elements(indices: Tensor) -> Tensor:

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from thalweg.interfaces import ConfigError
-from thalweg.kernels.reference.metadata import PLACEHOLDER_QUERY, DecodeRows, check_ratios
+from thalweg.kernels.reference.metadata import PLACEHOLDER_QUERY, DecodeRows, check_decode
 from thalweg.kernels.sm90.declared import implementation
 from thalweg.kernels.sm90.library import ARCHITECTURE, compiled, tilelang
 from thalweg.kernels.sm90.sequence_rows import THREADS, sequence_macros
-from thalweg.kernels.sm90.tensors import check_device, check_integers, name_of, span
+from thalweg.kernels.sm90.tensors import check_device, name_of, span
 
 POSITION, QUERY, STATE, STORE, CONTEXT, READS, BY_RATIO = 0, 1, 2, 3, 4, 5, 7
 """Lines of the one tensor that the kernel writes; READS takes two, and each ratio three from BY_RATIO on."""
@@ -158,35 +158,29 @@ def decode_metadata(
 
     All tensors but block_tables are views of one. The int32 rows of a block table may lie apart.
     """
-    check_ratios(ratios, tokens_per_block)
+    check_decode(
+        query_lengths, context_lengths, state_slots, block_ids, block_offsets, is_placeholder, tokens_per_block,
+        window_size, ring_length, ratios, table_width, num_queries, max_blocks,
+    )  # fmt: skip
     if num_queries is None or max_blocks is None:
         raise ConfigError(
             f"num_queries is {num_queries} and max_blocks {max_blocks}; kernels of sm90 read neither back and need both"
         )
-    if max_blocks > table_width:
-        raise ConfigError(f"table_width is {table_width}; a sequence has {max_blocks} blocks")
-    count = query_lengths.shape[0]
     given = {
-        "query_lengths": (query_lengths, count),
-        "context_lengths": (context_lengths, count),
-        "state_slots": (state_slots, count),
-        "block_ids": (block_ids, block_ids.numel()),
-        "block_offsets": (block_offsets, count + 1),
+        "query_lengths": query_lengths,
+        "context_lengths": context_lengths,
+        "state_slots": state_slots,
+        "block_ids": block_ids,
+        "block_offsets": block_offsets,
     }
-    for name, (tensor, size) in given.items():
-        check_integers(name, tensor)
-        if tuple(tensor.shape) != (size,):
-            raise ConfigError(f"{name} has shape {list(tensor.shape)}; [{size}] is expected")
-    if tuple(is_placeholder.shape) != (count,):
-        raise ConfigError(f"is_placeholder has shape {list(is_placeholder.shape)}; [{count}] is expected")
     device = query_lengths.device
-    check_device(**{name: tensor for name, (tensor, _) in given.items()}, is_placeholder=is_placeholder)
+    check_device(**given, is_placeholder=is_placeholder)
     tables = _tables(block_tables, num_queries, table_width, device)
     line = -(-max(num_queries, 1) // LINE_ALIGNMENT) * LINE_ALIGNMENT
     fields = torch.empty((BY_RATIO + 3 * len(ratios), line), dtype=torch.int32, device=device)
     is_valid = torch.empty(num_queries, dtype=torch.bool, device=device)
-    if count and num_queries:
-        integers = [tensor.contiguous() for tensor, _ in given.values()]
+    if query_lengths.shape[0] and num_queries:
+        integers = [tensor.contiguous() for tensor in given.values()]
         if block_ids.numel() == 0:
             integers[3] = torch.empty(1, dtype=block_ids.dtype, device=device)
         shape = DecodeShape(tokens_per_block, window_size, ring_length, tuple(ratios), table_width)

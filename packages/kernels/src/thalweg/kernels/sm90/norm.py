@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from thalweg.interfaces import ConfigError
 from thalweg.kernels.native_formats import Mxfp8Rows
 from thalweg.kernels.reference.fused_rows import check_rows
 from thalweg.kernels.sm90.declared import implementation
@@ -151,9 +152,16 @@ def norm_quantize(x: Tensor, weight: Tensor, eps: float) -> Mxfp8Rows:
 def _rows(x: Tensor, weight: Tensor) -> Tensor:
     """x [..., K] as [n, K], checked together with the weight."""
     check_rows("x", x, torch.bfloat16, tuple(x.shape))
+    if x.dim() == 0:
+        raise ConfigError("x has shape []; rows [..., k] are expected")
     check_weight("weight", weight, (x.shape[-1],))
     check_device(x=x, weight=weight)
-    return x if x.dim() == 2 else x.view(-1, x.shape[-1])
+    try:
+        return x if x.dim() == 2 else x.view(-1, x.shape[-1])
+    except RuntimeError as error:
+        raise ConfigError(
+            f"x has shape {list(x.shape)} with strides {list(x.stride())}; rows equally far apart are required"
+        ) from error
 
 
 def _shape(width: int) -> RowShape:

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from thalweg.interfaces import ConfigError
-from thalweg.kernels.reference.compressor import LATENT, SCORE, check_pool_rows
+from thalweg.kernels.reference.compressor import LATENT, SCORE
 from thalweg.kernels.sm90.library import tilelang
-from thalweg.kernels.sm90.tensors import aligned_rows, check_device, check_integers
+from thalweg.kernels.sm90.tensors import aligned_rows, check_device
 
 THREADS = 128
 QUAD = 4
@@ -58,16 +58,11 @@ def pool_macros() -> SimpleNamespace:
     return SimpleNamespace(pool_group=pool_group, copy_quad=copy_quad, load_quad=load_quad)
 
 
-def checked_rows(
-    score: Tensor, latent: Tensor, ring: Tensor, ratio: int, integers: dict[str, Tensor]
-) -> tuple[Tensor, Tensor]:
+def checked_rows(score: Tensor, latent: Tensor, ring: Tensor, integers: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
     """score and latent with rows equally far apart. Raises ConfigError for what kernels cannot take."""
-    check_pool_rows(score, latent, ring, ratio)
     for name, tensor in (("score", score), ("latent", latent), ("ring", ring)):
         if tensor.dtype != torch.float32:
             raise ConfigError(f"{name} has dtype {tensor.dtype}; float32 is required")
-    for name, tensor in integers.items():
-        check_integers(name, tensor)
     check_device(score=score, latent=latent, ring=ring, **integers)
     if score.shape[1] % QUAD or ring.stride(3) != 1 or any(stride % QUAD for stride in ring.stride()[:3]):
         raise ConfigError(

@@ -176,7 +176,7 @@ def gather_parts(view: Tensor, slots: Tensor, record_format: RecordFormat) -> tu
 
 def load_parts(view: Tensor, segments: Tensor, num_rows: int, record_format: RecordFormat) -> tuple[Tensor, Tensor]:
     """As the reference, of segments that are right."""
-    return gather_parts(view, segments_to_slots(segments, num_rows, view.shape[1]), record_format)
+    return gather_parts(view, segments_to_slots(segments, num_rows, check_view(view, record_format)), record_format)
 
 
 IMPLEMENTATIONS = tuple(implementation(function) for function in (gather_parts, load_parts))

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from thalweg.interfaces import ConfigError
-from thalweg.kernels.reference.cache import check_view
+from thalweg.kernels.reference.cache import check_stored, check_view
 from thalweg.kernels.reference.record_format import RecordFormat
-from thalweg.kernels.sm90.tensors import check_integers, span
+from thalweg.kernels.sm90.tensors import span
 
 PART = 16
 """Elements of a row that one lane encodes."""
@@ -110,12 +110,7 @@ def stored_shape(name: str, rows: Tensor, view: Tensor, slots: Tensor, record_fo
     """The shape of the records that rows [n, D] become in slots [n]. Raises ConfigError where they do not fit."""
     check_view(view, record_format)
     shape = record_shape(view, record_format)
-    check_integers("slots", slots)
-    if rows.dim() != 2 or rows.shape[1] != shape.width or slots.numel() != rows.shape[0]:
-        raise ConfigError(
-            f"{name} has shape {list(rows.shape)} for {slots.numel()} slots; records of {view.shape[3]} bytes need "
-            f"[{slots.numel()}, {shape.width}]"
-        )
+    check_stored(name, rows, view, slots, record_format)
     return shape
 
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from thalweg.interfaces import ConfigError
+from thalweg.kernels.reference.numerics import check_count
 from thalweg.kernels.sm90 import sampling_rows as rows
 from thalweg.kernels.sm90.declared import implementation
 from thalweg.kernels.sm90.sampling_random import checked_streams
@@ -54,8 +55,7 @@ def filtered_logprobs(logits: Tensor, temperature: Tensor, top_p: Tensor, top_k:
 
 def keep_largest(logits: Tensor, count: int) -> None:
     """As the reference, of float32 rows. Rows may lie apart; a row itself may not."""
-    if count < 1:
-        raise ConfigError(f"count is {count}; it must be at least 1")
+    check_count("count", count, 1)
     check_logits(logits)
     if count < logits.shape[1]:
         run_rows(rows.KEPT, logits, logits, count=count)
@@ -65,7 +65,7 @@ def top_logprobs(logprobs: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """As the reference, of float32 rows without NaN. More than MOST_LISTED entries are sorted by torch."""
     check_logits(logprobs, "logprobs")
     num_rows, vocabulary = logprobs.shape
-    if not 0 <= count <= vocabulary:
+    if not isinstance(count, int) or not 0 <= count <= vocabulary:
         raise ConfigError(f"count is {count}; 0 to {vocabulary}, the size of the vocabulary, are accepted")
     if count > MOST_LISTED:
         ordered = torch.sort(logprobs, dim=-1, descending=True, stable=True)

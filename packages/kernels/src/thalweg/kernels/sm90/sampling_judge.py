@@ -12,16 +12,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from thalweg.interfaces import ConfigError
-from thalweg.kernels.reference.numerics import check_shape
-from thalweg.kernels.reference.verification import ALPHA, Verdicts
+from thalweg.kernels.reference.verification import ALPHA, Verdicts, check_judged
 from thalweg.kernels.sm90.cuda_source import cuda_source
 from thalweg.kernels.sm90.declared import implementation
 from thalweg.kernels.sm90.library import ARCHITECTURE, compiled, tilelang
 from thalweg.kernels.sm90.sampling_random import checked_streams
 from thalweg.kernels.sm90.sampling_rows import C_NAMES
 from thalweg.kernels.sm90.sampling_weights import SHARED_BYTES, THREADS, check_rows
-from thalweg.kernels.sm90.tensors import check_device, check_integers, name_of, span
+from thalweg.kernels.sm90.tensors import check_device, name_of, span
 
 
 def _entry(position: str) -> str:
@@ -129,13 +127,12 @@ def judge_into(
     """
     if logprobs.shape[0] == 0:
         return
-    drafts = draft_logprobs if draft_logprobs.shape[0] else logprobs  # without rows none is read
     with torch.cuda.device(logprobs.device):
         judge_kernel(streams[1].dtype)(
             span(logprobs),
             draft_ids,
             has_draft.view(torch.uint8),
-            span(drafts),
+            span(draft_logprobs),
             draft_rows,
             entries,
             *streams,
@@ -144,7 +141,7 @@ def judge_into(
             verdicts.accept_probs,
             verdicts.draft_logprobs,
             logprobs.stride(0),
-            drafts.stride(0),
+            draft_logprobs.stride(0),
             logprobs.shape[1],
             int(keeps),
         )
@@ -172,14 +169,8 @@ def judge_drafts(
     """As the reference, of float32 rows that may lie apart; a row itself may not."""
     check_rows("logprobs", logprobs)
     check_rows("draft_logprobs", draft_logprobs)
-    n, vocabulary = logprobs.shape
-    check_shape("draft_logprobs", draft_logprobs, ("D", vocabulary))
-    for name, vector in (("draft_ids", draft_ids), ("has_draft", has_draft), ("draft_rows", draft_rows)):
-        check_shape(name, vector, (n,))
-    check_integers("draft_ids", draft_ids)
-    check_integers("draft_rows", draft_rows)
-    if has_draft.dtype != torch.bool:
-        raise ConfigError(f"has_draft has dtype {has_draft.dtype}; bool is required")
+    check_judged(logprobs, draft_ids, has_draft, draft_logprobs, draft_rows, seeds, positions)
+    n = logprobs.shape[0]
     streams = checked_streams(n, seeds, positions)
     check_device(
         logprobs=logprobs,

@@ -11,11 +11,11 @@ from torch import Tensor
 
 from thalweg.interfaces import ConfigError
 from thalweg.kernels.reference.numerics import check_shape
-from thalweg.kernels.reference.random_numbers import COIN, FRESH, RESIDUAL
+from thalweg.kernels.reference.random_numbers import COIN, FRESH, RESIDUAL, check_streams
 from thalweg.kernels.sm90.cuda_source import cuda_source
 from thalweg.kernels.sm90.declared import implementation
 from thalweg.kernels.sm90.library import ARCHITECTURE, compiled, tilelang
-from thalweg.kernels.sm90.tensors import check_device, check_integers, name_of
+from thalweg.kernels.sm90.tensors import check_device, name_of
 
 THREADS = 128
 FUNCTIONS = """
@@ -69,11 +69,7 @@ def uniform_kernel(position: torch.dtype, architecture: str = ARCHITECTURE) -> A
 
 def checked_streams(num_rows: int, seeds: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
     """Seeds as int64 and positions, each of so many rows. Raises ConfigError for others."""
-    if seeds.dtype not in (torch.int64, torch.uint64):
-        raise ConfigError(f"seeds have dtype {seeds.dtype}; uint64 or int64 is required")
-    check_shape("seeds", seeds, (num_rows,))
-    check_shape("positions", positions, (num_rows,))
-    check_integers("positions", positions)
+    check_streams(num_rows, seeds, positions)
     return seeds.view(torch.int64).contiguous(), positions.contiguous()
 
 

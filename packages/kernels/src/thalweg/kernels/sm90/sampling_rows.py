@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from thalweg.interfaces import ConfigError
+from thalweg.kernels.reference.filters import check_filters
 from thalweg.kernels.reference.numerics import check_shape
 from thalweg.kernels.sm90.cuda_source import cuda_source
 from thalweg.kernels.sm90.library import ARCHITECTURE, compiled, tilelang
@@ -185,11 +186,10 @@ def row_parameters(
     logits: Tensor, temperature: Tensor | None, top_p: Tensor, top_k: Tensor, min_p: Tensor
 ) -> Parameters:
     """Checked and converted. Raises ConfigError for those that do not fit rows of logits [n, V]."""
+    check_filters(logits, temperature, top_p, top_k, min_p)
     given = {"top_p": top_p, "top_k": top_k, "min_p": min_p}
     if temperature is not None:
         given = {"temperature": temperature, **given}
-    for name, values in given.items():
-        check_shape(name, values, (logits.shape[0],))
     check_device(logits=logits, **given)
     wide = torch.float32 if top_p.dtype == min_p.dtype == torch.float32 else torch.float64
     first = nothing(logits.device, torch.float32) if temperature is None else temperature.float().contiguous()

@@ -9,29 +9,30 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from thalweg.interfaces import ConfigError
-from thalweg.kernels.reference.numerics import check_shape
-from thalweg.kernels.reference.verification import Verdicts, Verification
+from thalweg.kernels.reference.numerics import check_count
+from thalweg.kernels.reference.verification import (
+    Verdicts,
+    Verification,
+    check_forced,
+    check_pool,
+    check_prefix,
+    check_rows_and_ids,
+)
 from thalweg.kernels.sm90.declared import implementation
 from thalweg.kernels.sm90.sampling_judge import empty_verdicts, judge_into
 from thalweg.kernels.sm90.sampling_random import checked_streams
 from thalweg.kernels.sm90.sampling_verdicts import FORCED, UNCHANGED, WITHOUT_BROKEN, matches_kernel, prefix_kernel
 from thalweg.kernels.sm90.sampling_weights import check_rows
-from thalweg.kernels.sm90.tensors import check_device, check_integers
+from thalweg.kernels.sm90.tensors import check_device
 
 
-def _int(name: str, vector: Tensor, size: int) -> Tensor:
-    """A vector of so many integers as int32, adjacent."""
-    check_shape(name, vector, (size,))
-    check_integers(name, vector)
+def _int(vector: Tensor) -> Tensor:
+    """Integers as int32, adjacent."""
     return vector.int().contiguous()
 
 
-def _bytes(name: str, flags: Tensor, size: int) -> Tensor:
-    """Flags of so many rows, as bytes."""
-    check_shape(name, flags, (size,))
-    if flags.dtype != torch.bool:
-        raise ConfigError(f"{name} has dtype {flags.dtype}; bool is required")
+def _bytes(flags: Tensor) -> Tensor:
+    """Flags as bytes, adjacent."""
     return flags.contiguous().view(torch.uint8)
 
 
@@ -74,10 +75,9 @@ def accepted_prefix(
     is_accepted: Tensor, token_ids: Tensor, query_lengths: Tensor, draft_length: int
 ) -> tuple[Tensor, Tensor, Tensor]:
     """As the reference, of at least one row."""
+    check_prefix(is_accepted, token_ids, query_lengths, draft_length)
     check_device(is_accepted=is_accepted, token_ids=token_ids, query_lengths=query_lengths)
-    flags = _bytes("is_accepted", is_accepted, token_ids.shape[0])
-    tokens = _int("token_ids", token_ids, token_ids.shape[0])
-    lengths = _int("query_lengths", query_lengths, query_lengths.shape[0])
+    flags, tokens, lengths = _bytes(is_accepted), _int(token_ids), _int(query_lengths)
     unused = torch.empty(token_ids.shape[0], dtype=torch.float32, device=token_ids.device)
     pair = tokens, flags
     return _prefix(UNCHANGED, tokens, flags, tokens, lengths, pair, pair, unused, draft_length)
@@ -143,11 +143,10 @@ def match_drafts(
     drawn_ids: Tensor, token_ids: Tensor, query_lengths: Tensor, is_broken: Tensor, draft_length: int
 ) -> Verification:
     """As the reference."""
-    num_rows = token_ids.shape[0]
+    check_rows_and_ids(token_ids, query_lengths, is_broken, drawn_ids=drawn_ids)
+    check_count("draft_length", draft_length)
     check_device(drawn_ids=drawn_ids, token_ids=token_ids, query_lengths=query_lengths, is_broken=is_broken)
-    drawn, tokens = _int("drawn_ids", drawn_ids, num_rows), _int("token_ids", token_ids, num_rows)
-    lengths = _int("query_lengths", query_lengths, query_lengths.shape[0])
-    broken = _bytes("is_broken", is_broken, num_rows)
+    drawn, tokens, lengths, broken = _int(drawn_ids), _int(token_ids), _int(query_lengths), _bytes(is_broken)
     verdicts, *_ = _matched(drawn, tokens, lengths)
     return _finished(verdicts, drawn, broken, tokens, lengths, draft_length)
 
@@ -167,33 +166,30 @@ def verify_drafts(
     drawn_rows: Tensor | None = None,
 ) -> Verification:
     """As the reference, of float32 rows that may lie apart; a row itself may not, nor may slots of the pool."""
-    num_rows, count = token_ids.shape[0], query_lengths.shape[0]
+    check_rows_and_ids(token_ids, query_lengths, is_broken, best_ids=best_ids)
     check_rows("logprobs", logprobs)
-    check_shape("draft_pool", draft_pool, ("slots", "G", logprobs.shape[1]))
-    slots, draft_length = draft_pool.shape[:2]
-    if draft_length == 0:
-        raise ConfigError("draft_pool has no rows per slot; without drafts there is nothing to verify")
-    best, tokens = _int("best_ids", best_ids, num_rows), _int("token_ids", token_ids, num_rows)
-    lengths, reads = _int("query_lengths", query_lengths, count), _int("read_slots", read_slots, count)
-    broken = _bytes("is_broken", is_broken, num_rows)
-    flags = None if is_certain is None else _bytes("is_certain", is_certain.flatten(), slots * draft_length)
-    if drawn_rows is None:
-        drawn_rows = torch.arange(num_rows, device=token_ids.device)
+    check_pool(token_ids, query_lengths, logprobs, draft_pool, read_slots, is_certain, drawn_rows)
     streams = checked_streams(logprobs.shape[0], seeds, positions)
-    check_shape("drawn_rows", drawn_rows, (logprobs.shape[0],))
+    pool = draft_pool.flatten(0, 1)
+    check_rows("draft_pool", pool)
+    given = {"is_certain": is_certain, "drawn_rows": drawn_rows}
     check_device(
-        best_ids=best,
-        token_ids=tokens,
-        query_lengths=lengths,
-        is_broken=broken,
+        best_ids=best_ids,
+        token_ids=token_ids,
+        query_lengths=query_lengths,
+        is_broken=is_broken,
         logprobs=logprobs,
         seeds=seeds,
         positions=positions,
         draft_pool=draft_pool,
-        read_slots=reads,
-        drawn_rows=drawn_rows,
-        **({} if flags is None else {"is_certain": flags}),
+        read_slots=read_slots,
+        **{name: tensor for name, tensor in given.items() if tensor is not None},
     )
+    best, tokens, lengths, reads = _int(best_ids), _int(token_ids), _int(query_lengths), _int(read_slots)
+    broken, draft_length = _bytes(is_broken), draft_pool.shape[1]
+    flags = None if is_certain is None else _bytes(is_certain.flatten())
+    if drawn_rows is None:
+        drawn_rows = torch.arange(token_ids.shape[0], device=token_ids.device)
     verdicts, drafts, has_draft, draft_rows = _matched(best, tokens, lengths, (reads, flags, draft_length))
     judge_into(
         verdicts,
@@ -201,7 +197,7 @@ def verify_drafts(
         logprobs,
         drafts,
         has_draft,
-        draft_pool.flatten(0, 1),
+        pool,
         draft_rows,
         streams,
         keeps=True,
@@ -213,13 +209,17 @@ def force_tokens(
     verification: Verification, forced_ids: Tensor, token_ids: Tensor, query_lengths: Tensor
 ) -> Verification:
     """As the reference."""
-    num_rows = token_ids.shape[0]
+    check_forced(verification, forced_ids, token_ids, query_lengths)
     check_device(
-        forced_ids=forced_ids, token_ids=token_ids, query_lengths=query_lengths, verified_ids=verification.token_ids
+        forced_ids=forced_ids,
+        token_ids=token_ids,
+        query_lengths=query_lengths,
+        verified_ids=verification.token_ids,
+        is_accepted=verification.is_accepted,
+        accept_probs=verification.accept_probs,
     )
-    forced, tokens = _int("forced_ids", forced_ids, num_rows), _int("token_ids", token_ids, num_rows)
-    lengths = _int("query_lengths", query_lengths, query_lengths.shape[0])
-    old = _int("token_ids", verification.token_ids, num_rows), _bytes("is_accepted", verification.is_accepted, num_rows)
+    forced, tokens, lengths = _int(forced_ids), _int(token_ids), _int(query_lengths)
+    old = _int(verification.token_ids), _bytes(verification.is_accepted)
     new = torch.empty_like(old[0]), torch.empty_like(old[1])
     draft_length = verification.accepted_ids.shape[1]
     prefix = _prefix(

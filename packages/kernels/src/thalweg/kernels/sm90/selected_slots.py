@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from thalweg.interfaces import ConfigError
+from thalweg.kernels.reference.metadata import check_topk
 from thalweg.kernels.sm90.declared import implementation
 from thalweg.kernels.sm90.library import ARCHITECTURE, compiled, tilelang
-from thalweg.kernels.sm90.tensors import check_device, check_integers, name_of, span
+from thalweg.kernels.sm90.tensors import check_device, name_of, span
 
 THREADS = 256
 
@@ -66,15 +66,8 @@ def topk_slots_kernel(
 
 def topk_to_slots(topk: Tensor, visible_entries: Tensor, block_tables: Tensor, entries_per_block: int) -> Tensor:
     """As the reference; an entry beyond the block table becomes -1."""
-    if topk.dim() not in (2, 3) or visible_entries.shape != topk.shape[:-1] or block_tables.shape[0] != topk.shape[0]:
-        raise ConfigError(
-            f"topk {tuple(topk.shape)}, visible_entries {tuple(visible_entries.shape)} and block_tables "
-            f"{tuple(block_tables.shape)} do not go together; [N, (Q,) K], [N (, Q)] and [N, w] do"
-        )
-    given = {"topk": topk, "visible_entries": visible_entries, "block_tables": block_tables}
-    for name, tensor in given.items():
-        check_integers(name, tensor)
-    check_device(**given)
+    check_topk(topk, visible_entries, block_tables, entries_per_block)
+    check_device(topk=topk, visible_entries=visible_entries, block_tables=block_tables)
     slots = torch.empty(topk.shape, dtype=torch.int32, device=topk.device)
     if block_tables.numel() == 0:
         return slots.fill_(-1)

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from thalweg.interfaces import ConfigError
-
-INTEGERS = (torch.int32, torch.int64)
+from thalweg.kernels.reference.numerics import check_integers as check_integers
 
 
 def name_of(dtype: torch.dtype) -> str:
@@ -29,12 +28,6 @@ def check_device(**tensors: Tensor) -> None:
 def processors(device: torch.device) -> int:
     """How many streaming multiprocessors a CUDA device has."""
     return torch.cuda.get_device_properties(device).multi_processor_count
-
-
-def check_integers(name: str, tensor: Tensor) -> None:
-    """Raise ConfigError unless the tensor holds int32 or int64."""
-    if tensor.dtype not in INTEGERS:
-        raise ConfigError(f"{name} has dtype {tensor.dtype}; int32 or int64 is required")
 
 
 def span(tensor: Tensor, dtype: torch.dtype | None = None) -> Tensor:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from thalweg.interfaces import ConfigError
-from thalweg.kernels.reference.numerics import check_shape
+from thalweg.kernels.reference.numerics import check_count, check_shape
 from thalweg.kernels.sm90.cuda_source import cuda_source
 from thalweg.kernels.sm90.declared import implementation
 from thalweg.kernels.sm90.library import ARCHITECTURE, compiled, tilelang
@@ -100,8 +100,7 @@ def select_topk(scores: Tensor, visible: Tensor, k: int) -> Tensor:
 
 def select_candidate_blocks(scores: Tensor, visible: Tensor, block_size: int, topk_blocks: int) -> Tensor:
     """As the reference, of bfloat16 scores without NaN. Rows may lie apart; a row itself may not."""
-    if block_size <= 0:
-        raise ConfigError(f"block_size is {block_size}; it must be positive")
+    check_count("block_size", block_size, 1)
     return _select(scores, visible, topk_blocks, block_size)
 
 
@@ -110,8 +109,7 @@ def _select(scores: Tensor, visible: Tensor, k: int, per_entry: int) -> Tensor:
     check_shape("scores", scores, ("n", "S"))
     rows, columns = scores.shape
     check_shape("visible", visible, (rows,))
-    if k < 0:
-        raise ConfigError(f"k is {k}; it must not be negative")
+    check_count("k", k)
     if columns > MAX_COLUMNS:
         raise ConfigError(f"scores have {columns} columns; up to {MAX_COLUMNS} are served")
     if scores.dtype != torch.bfloat16 or scores.stride(-1) != 1:
