@@ -147,7 +147,9 @@ class PagedCache:
             slots = torch.tensor([running.slot * ring + p % ring for p in range(max(0, done - window), done)])
             found[f"window {kind.layer}"] = ops.gather_records(views.window(kind.layer), slots, views.window_format)
             if kind.is_kv_source:
-                slots = torch.tensor(self._entry_slots(running, kind.ratio, range(done // kind.ratio)))
+                slots = torch.tensor(
+                    self._entry_slots(running, kind.ratio, range(done // kind.ratio)), dtype=torch.int64
+                )
                 found[f"main {kind.layer}"] = ops.gather_records(views.main(kind.layer), slots, views.main_format)
                 found[f"index {kind.layer}"] = ops.gather_records(
                     views.index_keys(kind.layer), slots, views.index_format
