@@ -32,11 +32,16 @@ def build_head(config: ModelConfig, weights: Weights, numerics: Numerics) -> Hea
 
 
 def build_layer(
-    config: ModelConfig, index: int, weights: Weights, numerics: Numerics, compressed_vocab_size: int
+    config: ModelConfig,
+    index: int,
+    weights: Weights,
+    numerics: Numerics,
+    compressed_vocab_size: int,
+    experts: type[MixtureOfExperts] = MixtureOfExperts,
 ) -> Layer:
     """A run-time layer: of the backbone or, from num_hidden_layers on, of the drafter.
 
-    compressed_vocab_size: of the Engram vocabulary; not used in layers without Engram.
+    compressed_vocab_size: of the Engram vocabulary; not used in layers without Engram. experts: who computes them.
     """
     kind, prefix = kind_and_prefix(config, index)
     engram = None
@@ -50,7 +55,7 @@ def build_layer(
         _attention(config, kind, f"{prefix}attn.", weights, numerics),
         _connection(config, f"{prefix}hc_ffn", weights, numerics),
         weights.plain(f"{prefix}ffn_norm.weight"),
-        _experts(config, index, f"{prefix}ffn.", weights, numerics),
+        _experts(config, index, f"{prefix}ffn.", weights, numerics, experts),
         norm_eps=config.rms_norm_eps,
         numerics=numerics,
     )
@@ -144,7 +149,9 @@ def _indexer(config: ModelConfig, kind: LayerTopology, prefix: str, weights: Wei
     )
 
 
-def _experts(config: ModelConfig, index: int, prefix: str, weights: Weights, numerics: Numerics) -> MixtureOfExperts:
+def _experts(
+    config: ModelConfig, index: int, prefix: str, weights: Weights, numerics: Numerics, kind: type[MixtureOfExperts]
+) -> MixtureOfExperts:
     router = Router(
         weights.plain(f"{prefix}gate.weight"),
         weights.plain(f"{prefix}gate.bias"),
@@ -153,12 +160,12 @@ def _experts(config: ModelConfig, index: int, prefix: str, weights: Weights, num
         scaling=config.routed_scaling_factor,
         numerics=numerics,
     )
-    experts = [f"{prefix}experts.{expert}" for expert in range(config.experts(index))]
-    return MixtureOfExperts(
+    names = [f"{prefix}experts.{expert}" for expert in range(config.experts(index))]
+    return kind(
         index,
         router,
-        tuple(weights.fp4(f"{expert}.w1", f"{expert}.w3") for expert in experts),
-        tuple(weights.fp4(f"{expert}.w2") for expert in experts),
+        tuple(weights.fp4(f"{name}.w1", f"{name}.w3") for name in names),
+        tuple(weights.fp4(f"{name}.w2") for name in names),
         weights.fp8(f"{prefix}shared_experts.w1", f"{prefix}shared_experts.w3"),
         weights.fp8(f"{prefix}shared_experts.w2"),
         limit=config.swiglu_limit,

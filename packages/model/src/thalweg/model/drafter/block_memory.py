@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import torch
 
 from thalweg.interfaces import CacheViews
 from thalweg.kernels import DraftIndices, RecordFormat
 from thalweg.model.numerics import Numerics
+
+
+class WindowMemory(Protocol):
+    """The part of an `AttentionMemory` that draft layers ask for: they have no compressed stream."""
+
+    def window(self, layer: int, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """As of `AttentionMemory`."""
 
 
 class BlockMemory:

@@ -12,7 +12,7 @@ from thalweg.kernels import DraftIndices
 from thalweg.model.assembly import build_layer
 from thalweg.model.backbone import Model
 from thalweg.model.config import ModelConfig
-from thalweg.model.drafter.block_memory import BlockMemory
+from thalweg.model.drafter.block_memory import BlockMemory, WindowMemory
 from thalweg.model.drafter.main_keys import MainKeys
 from thalweg.model.drafter.source import draft_tensors
 from thalweg.model.forward_state import ForwardState
@@ -20,9 +20,11 @@ from thalweg.model.heads import Embedding, Head
 from thalweg.model.hyper_connections import collapse, start_trunk
 from thalweg.model.memory import AttentionMemory
 from thalweg.model.metadata import ForwardBatch
+from thalweg.model.moe import MixtureOfExperts
 from thalweg.model.numerics import Numerics
 from thalweg.model.paged import window_format
 from thalweg.model.rope import RotaryTables
+from thalweg.model.trace import Trace
 from thalweg.model.weights import Weights
 
 
@@ -39,13 +41,17 @@ class DraftNetwork:
         numerics: Numerics,
         embedding_table: torch.Tensor,
         head_weight: torch.Tensor,
+        experts: type[MixtureOfExperts] = MixtureOfExperts,
     ) -> None:
-        """embedding_table, head_weight: [V, h]. `load` builds all of it from a directory."""
+        """embedding_table, head_weight: [V, h]. experts: who computes them.
+
+        `load` builds all of it from a directory.
+        """
         first, last = config.num_hidden_layers, config.num_draft_layers - 1
         self.config = config
         self.numerics = numerics
         self.main_keys = MainKeys(config, weights, numerics)
-        self._layers = [build_layer(config, first + block, weights, numerics, 0) for block in range(last + 1)]
+        self._layers = [build_layer(config, first + block, weights, numerics, 0, experts) for block in range(last + 1)]
         self._embedding = Embedding(embedding_table, numerics)
         norm = weights.plain(f"mtp.{last}.norm.weight")
         self._head = Head(norm, head_weight, norm_eps=config.rms_norm_eps, numerics=numerics)
@@ -82,17 +88,22 @@ class DraftNetwork:
         return BlockMemory(views, indices, window_format(self.config, self.numerics, views), self.numerics)
 
     def block_rows(
-        self, token_ids: torch.Tensor, positions: torch.Tensor, is_valid: torch.Tensor, memory: BlockMemory
+        self,
+        token_ids: torch.Tensor,
+        positions: torch.Tensor,
+        is_valid: torch.Tensor | None,
+        memory: WindowMemory,
+        trace: Trace | None = None,
     ) -> torch.Tensor:
         """Collapsed rows [n, h] of the block rows, before the final norm.
 
-        token_ids, positions: int64 [n]; is_valid: bool [n], false on rows of nobody.
+        token_ids, positions: int64 [n]; is_valid: bool [n], false on rows of nobody; None = all valid.
         """
         batch = ForwardBatch(
             token_ids, positions, ngram_ids=token_ids.new_empty((token_ids.shape[0], 0)), valid_mask=is_valid
         )
         # Draft layers have no compressed stream: they ask a memory for windows and for nothing else.
-        state = ForwardState(batch, cast("AttentionMemory", memory), self.tables, trace=None)
+        state = ForwardState(batch, cast("AttentionMemory", memory), self.tables, trace)
         trunk, read = start_trunk(self._embedding.rows(token_ids), self.config.hc_mult)
         for layer in self._layers:
             trunk, read = layer(trunk, read, state)
