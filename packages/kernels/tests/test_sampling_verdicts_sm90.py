@@ -86,6 +86,35 @@ def test_verification_is_that_of_the_reference(seed: int, vocabulary: int, hoppe
 
 @pytest.mark.gpu
 @pytest.mark.sm90
+def test_drafts_that_no_pool_has_are_refused(hopper: torch.device) -> None:
+    given = {name: value.to(hopper) for name, value in decode_step(40, 0).items()}
+    given["token_ids"] = given["best_ids"].roll(1)
+    given["is_broken"][:] = False
+    given["is_certain"][:] = True
+    given["read_slots"][:] = torch.tensor([10, 2, -1, 4, 2**31 - 1, -(2**31), 7, 8], device=hopper)
+    outside = torch.tensor([True, False, True, False, True, True, False, False], device=hopper)
+    got = kernels.verify_drafts(**given)
+    assert not bool(got.num_accepted[outside].any())
+    given["query_lengths"][:] = torch.tensor([22, 0, 0, 0, 0, 0, 0, 0])
+    given["read_slots"][:] = 9
+    assert not bool(kernels.verify_drafts(**given).is_accepted[3:-1].any())
+
+
+@pytest.mark.gpu
+@pytest.mark.sm90
+def test_drafts_of_rows_beyond_the_last_one_are_refused(hopper: torch.device) -> None:
+    logprobs = torch.log_softmax(logits_of("peaked", 4, 5001), -1).to(hopper)
+    rows, has_draft = torch.tensor([0, 4, 1 << 40, 3], device=hopper), torch.ones(4, dtype=torch.bool, device=hopper)
+    best = logprobs.argmax(-1)
+    got = kernels.judge_drafts(logprobs, best, has_draft, logprobs, rows, rows, rows)
+    assert got.is_accepted.tolist() == [True, False, False, True]
+    assert got.draft_logprobs[1:3].tolist() == [-torch.inf] * 2
+    torch.testing.assert_close(got.accept_probs[1:3].cpu(), torch.zeros(2), rtol=0, atol=1e-5)
+    assert bool(((got.token_ids >= 0) & (got.token_ids < 5001)).all())
+
+
+@pytest.mark.gpu
+@pytest.mark.sm90
 def test_reports_and_lists_are_those_of_the_reference(hopper: torch.device) -> None:
     logprobs = torch.log_softmax(logits_of("peaked", 9, 5001), -1)
     ids = torch.tensor([0, 5000, 17, -1, 5001, 3, 44, 2500, 1], dtype=torch.int32)

@@ -33,14 +33,15 @@ __device__ __forceinline__ void judge_row(const void* logprobs, const void* ids,
                                           const void* drafts, const void* draft_rows, const void* entries,
                                           const void* seeds, const void* positions, void* tokens, void* is_accepted,
                                           void* accept_probs, void* drawn_with, long long stride,
-                                          long long draft_stride, int columns, int keeps, int row, void* memory) {{
+                                          long long draft_stride, long long num_draft_rows, int columns, int keeps,
+                                          int row, void* memory) {{
   {body}::body(
       {{static_cast<const float*>(logprobs), static_cast<const int*>(ids),
        static_cast<const unsigned char*>(has_draft), static_cast<const float*>(drafts),
        static_cast<const long long*>(draft_rows), static_cast<const long long*>(entries),
        static_cast<const unsigned long long*>(seeds), static_cast<const {position}*>(positions),
        static_cast<int*>(tokens), static_cast<unsigned char*>(is_accepted), static_cast<float*>(accept_probs),
-       static_cast<float*>(drawn_with), stride, draft_stride, columns, keeps}},
+       static_cast<float*>(drawn_with), stride, draft_stride, num_draft_rows, columns, keeps}},
       row, {ALPHA!r}, memory);
 }}
 """
@@ -74,6 +75,7 @@ def judge_kernel(position: torch.dtype, architecture: str = ARCHITECTURE) -> Any
         drawn_with: T.Tensor((t,), "float32"),
         stride: T.int64,
         draft_stride: T.int64,
+        num_draft_rows: T.int64,
         columns: T.int32,
         keeps: T.int32,
     ) -> None:
@@ -98,6 +100,7 @@ def judge_kernel(position: torch.dtype, architecture: str = ARCHITECTURE) -> Any
                     T.access_ptr(drawn_with, "w"),
                     stride,
                     draft_stride,
+                    num_draft_rows,
                     columns,
                     keeps,
                     row,
@@ -142,6 +145,7 @@ def judge_into(
             verdicts.draft_logprobs,
             logprobs.stride(0),
             draft_logprobs.stride(0),
+            draft_logprobs.shape[0],
             logprobs.shape[1],
             int(keeps),
         )
@@ -166,7 +170,10 @@ def judge_drafts(
     seeds: Tensor,
     positions: Tensor,
 ) -> Verdicts:
-    """As the reference, of float32 rows that may lie apart; a row itself may not."""
+    """As the reference, of float32 rows that may lie apart; a row itself may not.
+
+    Nothing is read back, so that draft_rows are not refused: a draft of a row beyond the last one does not hold.
+    """
     check_rows("logprobs", logprobs)
     check_rows("draft_logprobs", draft_logprobs)
     check_judged(logprobs, draft_ids, has_draft, draft_logprobs, draft_rows, seeds, positions)

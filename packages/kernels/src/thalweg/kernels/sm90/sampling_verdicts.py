@@ -13,13 +13,16 @@ from thalweg.kernels.sm90.sequence_rows import THREADS, sequence_macros
 
 UNCHANGED, WITHOUT_BROKEN, FORCED = 0, 1, 2
 """How `prefix_kernel` changes verdicts: not at all; broken rows refuse their drafts; given ids replace tokens."""
+NO_ROW = (1 << 63) - 1
+"""Beyond the rows of every pool; a draft that was drawn from there is refused."""
 
 
 @functools.cache
 def matches_kernel(architecture: str = ARCHITECTURE) -> Any:
     """The compiled kernel: which rows judge which drafts, where those were drawn from, and verdicts by equality.
 
-    has_pool: whether it is wanted where drafts were drawn from; has_flags: whether some of them may be certain.
+    num_slots: of the pool that drafts were drawn from, 0 = that is not wanted; has_flags: whether some of them may be
+    certain. A draft that the pool has no row for gets the row NO_ROW.
     """
     T = tilelang().language
     n, t, num_flags = T.dynamic("N"), T.dynamic("T"), T.dynamic("num_flags")
@@ -40,13 +43,13 @@ def matches_kernel(architecture: str = ARCHITECTURE) -> Any:
         has_draft: T.Tensor((t,), "uint8"),
         draft_rows: T.Tensor((t,), "int64"),
         draft_length: T.int32,
-        has_pool: T.bool,
+        num_slots: T.int32,
         has_flags: T.bool,
     ) -> None:
         with T.Kernel(n, threads=THREADS) as sequence:
             first, length = T.alloc_var("int32"), T.alloc_var("int32")
             place, row, draft = T.alloc_var("int32"), T.alloc_var("int32"), T.alloc_var("int32")
-            judges, holds = T.alloc_var("int32"), T.alloc_var("int32")
+            judges, holds, slot = T.alloc_var("int32"), T.alloc_var("int32"), T.alloc_var("int32")
             source = T.alloc_var("int64")
             first = sum_before(query_lengths, sequence)
             length = query_lengths[sequence]
@@ -68,12 +71,13 @@ def matches_kernel(architecture: str = ARCHITECTURE) -> Any:
                         drawn_with[row] = T.float32(0)
                     draft_ids[row] = draft
                     has_draft[row] = T.cast(judges, "uint8")
-                    if has_pool:
-                        source = T.cast(read_slots[sequence], "int64") * draft_length
-                        if judges == 1:
-                            source = source + place
-                        if has_flags and is_certain[source] != T.cast(0, "uint8"):
-                            source = T.int64(-1)
+                    if num_slots > 0:
+                        source = T.int64(NO_ROW)
+                        slot = read_slots[sequence]
+                        if judges == 1 and slot >= 0 and slot < num_slots and place < draft_length:
+                            source = T.cast(slot, "int64") * draft_length + place
+                            if has_flags and is_certain[source] != T.cast(0, "uint8"):
+                                source = T.int64(-1)
                         draft_rows[row] = source
                 place = place + THREADS
 

@@ -87,18 +87,18 @@ def _matched(
     drawn_ids: Tensor,
     token_ids: Tensor,
     query_lengths: Tensor,
-    pool: tuple[Tensor, Tensor | None, int] | None = None,
+    pool: tuple[Tensor, Tensor | None, int, int] | None = None,
 ) -> tuple[Verdicts, Tensor, Tensor, Tensor]:
     """(verdicts by equality, draft_ids int32 [T], has_draft bool [T], draft_rows int64 [T]).
 
-    pool: (read_slots int32 [N], flags of certain drafts as bytes, draft length).
+    pool: (read_slots int32 [N], flags of certain drafts as bytes, draft length, number of slots).
     """
     num_rows, device = token_ids.shape[0], token_ids.device
     verdicts = empty_verdicts(num_rows, device)
     draft_ids = torch.empty(num_rows, dtype=torch.int32, device=device)
-    has_draft = torch.empty(num_rows, dtype=torch.bool, device=device)
+    has_draft = torch.zeros(num_rows, dtype=torch.bool, device=device)  # rows that no sequence has judge nothing
     draft_rows = torch.empty(num_rows, dtype=torch.int64, device=device)
-    slots, flags, length = (query_lengths, None, 0) if pool is None else pool
+    slots, flags, length, num_slots = (query_lengths, None, 0, 0) if pool is None else pool
     if num_rows > 0:
         with torch.cuda.device(device):
             matches_kernel()(
@@ -115,7 +115,7 @@ def _matched(
                 has_draft.view(torch.uint8),
                 draft_rows,
                 length,
-                pool is not None,
+                num_slots,
                 flags is not None,
             )
     return verdicts, draft_ids, has_draft, draft_rows
@@ -165,7 +165,10 @@ def verify_drafts(
     is_certain: Tensor | None = None,
     drawn_rows: Tensor | None = None,
 ) -> Verification:
-    """As the reference, of float32 rows that may lie apart; a row itself may not, nor may slots of the pool."""
+    """As the reference, of float32 rows that may lie apart; a row itself may not, nor may slots of the pool.
+
+    Nothing is read back, so that numbers are not refused: a draft that the pool has no row for does not hold.
+    """
     check_rows_and_ids(token_ids, query_lengths, is_broken, best_ids=best_ids)
     check_rows("logprobs", logprobs)
     check_pool(token_ids, query_lengths, logprobs, draft_pool, read_slots, is_certain, drawn_rows)
@@ -186,11 +189,11 @@ def verify_drafts(
         **{name: tensor for name, tensor in given.items() if tensor is not None},
     )
     best, tokens, lengths, reads = _int(best_ids), _int(token_ids), _int(query_lengths), _int(read_slots)
-    broken, draft_length = _bytes(is_broken), draft_pool.shape[1]
+    broken, (num_slots, draft_length) = _bytes(is_broken), draft_pool.shape[:2]
     flags = None if is_certain is None else _bytes(is_certain.flatten())
     if drawn_rows is None:
         drawn_rows = torch.arange(token_ids.shape[0], device=token_ids.device)
-    verdicts, drafts, has_draft, draft_rows = _matched(best, tokens, lengths, (reads, flags, draft_length))
+    verdicts, drafts, has_draft, draft_rows = _matched(best, tokens, lengths, (reads, flags, draft_length, num_slots))
     judge_into(
         verdicts,
         drawn_rows.long().contiguous(),

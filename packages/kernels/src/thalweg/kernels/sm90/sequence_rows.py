@@ -14,7 +14,10 @@ WARP = 32
 
 @functools.cache
 def sequence_macros() -> SimpleNamespace:
-    """`sum_before(lengths, sequence)`: the sum of all lengths before one, in every thread of a block of THREADS."""
+    """`sum_before(lengths, sequence)`: the sum of all lengths before one, in every thread of a block of THREADS.
+
+    Negative lengths, which nobody reads back to refuse, count as 0: no row lies before the first one.
+    """
     T: Any = tilelang().language
 
     @T.macro
@@ -25,7 +28,7 @@ def sequence_macros() -> SimpleNamespace:
         own = 0
         place = thread
         while place < sequence:
-            own = own + T.cast(lengths[place], "int32")
+            own = own + T.max(T.cast(lengths[place], "int32"), 0)
             place = place + THREADS
         own = T.warp_reduce_sum(own)
         if thread % WARP == 0:

@@ -30,7 +30,7 @@ struct JudgedArguments {
   int* tokens;
   unsigned char* is_accepted;
   float *accept_probs, *drawn_with;
-  long long stride, draft_stride;
+  long long stride, draft_stride, num_draft_rows;
   int columns, keeps;  // keeps: whether a row that yields nothing leaves its token as it is
 };
 
@@ -43,8 +43,9 @@ struct JudgedRows {
     Shared& s = *static_cast<Shared*>(memory);
     const long long entry = a.rows[row], draft_row = a.draft_rows[entry];
     const int id = a.draft_ids[entry];
-    const bool has_draft = a.has_draft[entry], is_known = has_draft && id >= 0 && id < a.columns;
-    const bool is_stored = has_draft && draft_row >= 0;
+    const bool has_draft = a.has_draft[entry], has_row = draft_row < a.num_draft_rows;
+    const bool is_known = has_draft && has_row && id >= 0 && id < a.columns;
+    const bool is_stored = has_draft && has_row && draft_row >= 0;
     const float* target = a.logprobs + row * a.stride;
     const float* draft = is_stored ? a.draft_logprobs + draft_row * a.draft_stride : nullptr;
     const ResidualWeights weight = {target, draft, is_known && !is_stored ? id : -1, static_cast<float>(alpha)};
