@@ -112,6 +112,7 @@ CALLS: dict[str, Callable[[Any], object]] = {
     "image_bias has shape .3.": lambda k: k.topk_gate(floats(2, 4), None, 1, 1.0, floats(3)),
     r"query_lengths has shape \[\]": lambda k: k.decode_metadata(**DECODE | {"query_lengths": SCALAR}),
     "num_queries is -1": lambda k: k.decode_metadata(**DECODE | {"num_queries": -1}),
+    "table_width is 0; an integer from 1": lambda k: k.decode_metadata(**DECODE | {"table_width": 0, "max_blocks": 0}),
     "ring_length is 0": lambda k: k.decode_metadata(**DECODE | {"ring_length": 0}),
     r"query_lengths is \[2, 2\]; numbers that add up to 2": lambda k: k.accepted_prefix(
         flags(2), ints(2), torch.tensor([2, 2]), 1

@@ -139,6 +139,23 @@ def test_the_metadata_of_a_decode_step_is_that_of_the_reference(sequences: int, 
 
 @pytest.mark.gpu
 @pytest.mark.sm90
+def test_blocks_beyond_the_list_and_positions_before_the_first_are_nobodys(hopper: torch.device) -> None:
+    given, sizes = decode_step(3)
+    there = [each.to(hopper) for each in given]
+    whole = kernels.decode_metadata(*there, **sizes)
+    there[3] = there[3][:-1]
+    short = kernels.decode_metadata(*there, **sizes)
+    rows = int(given[0][:2].sum())
+    assert torch.equal(short.block_tables[:rows], whole.block_tables[:rows])
+    assert not bool(short.block_tables[rows:].any())
+    there[1][:] = 0
+    early = kernels.decode_metadata(*there, **sizes)
+    for ratio in DEPLOYMENT["ratios"]:
+        assert bool((early.compressed_store_slots[ratio] == -1).all())
+
+
+@pytest.mark.gpu
+@pytest.mark.sm90
 @pytest.mark.parametrize("sequences", [0, 1, 130])
 def test_draft_blocks_are_indexed(sequences: int, hopper: torch.device) -> None:
     states, positions = randint(1, 900, sequences), randint(-1, 400, sequences)

@@ -269,7 +269,7 @@ def check_decode(
     check_count("tokens_per_block", tokens_per_block, 1)
     check_count("window_size", window_size)  # 0: drafts without windows
     check_count("ring_length", ring_length, 1)
-    check_count("table_width", table_width)
+    check_count("table_width", table_width, 1 if ratios else 0)
     check_ratios(ratios, tokens_per_block)
     if num_queries is not None:
         check_count("num_queries", num_queries)

@@ -59,7 +59,7 @@ def decode_metadata_kernel(
         entry = T.truncdiv(position, ratio)
         start = 0
         slot = -1
-        if T.truncmod(position + 1, ratio) == 0:
+        if position >= 0 and T.truncmod(position + 1, ratio) == 0:
             block = T.min(T.truncdiv(entry, entries), width - 1)
             slot = tables[table_row + block]
             if block < num_own:
@@ -98,6 +98,9 @@ def decode_metadata_kernel(
             first = T.alloc_var("int64")
             first = T.cast(block_offsets[sequence], "int64")
             num_own = T.cast(block_offsets[sequence + 1] - block_offsets[sequence], "int32")
+            # Numbers are not read back to be refused: nobody has blocks before or beyond the list.
+            if first < 0 or first + num_own > num_ids:
+                num_own = 0
             if piece == 0:
                 rank, row, position, visible = (
                     T.alloc_var("int32"), T.alloc_var("int32"), T.alloc_var("int32"), T.alloc_var("int32")
@@ -156,6 +159,7 @@ def decode_metadata(
 ) -> DecodeRows:
     """As the reference, in one launch; num_queries and max_blocks are required, for nothing is read back.
 
+    A sequence whose blocks do not lie in block_ids has none, and rows before position 0 complete no entry.
     All tensors but block_tables are views of one. The int32 rows of a block table may lie apart.
     """
     check_decode(
@@ -182,7 +186,7 @@ def decode_metadata(
     if query_lengths.shape[0] and num_queries:
         integers = [tensor.contiguous() for tensor in given.values()]
         if block_ids.numel() == 0:
-            integers[3] = torch.empty(1, dtype=block_ids.dtype, device=device)
+            integers[3] = torch.zeros(1, dtype=block_ids.dtype, device=device)
         shape = DecodeShape(tokens_per_block, window_size, ring_length, tuple(ratios), table_width)
         kernel = decode_metadata_kernel(shape, tuple(tensor.dtype for tensor in integers))
         with torch.cuda.device(device):
