@@ -7,11 +7,9 @@
 
 #include <cstdint>
 
-namespace thalweg {
+#include "shared_address.cuh"
 
-__device__ __forceinline__ uint32_t shared_address(const void* pointer) {
-  return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
-}
+namespace thalweg {
 
 // A number that all lanes of a warp have, so that the compiler knows: products in a path that it thinks only some lanes
 // take wait for each other.

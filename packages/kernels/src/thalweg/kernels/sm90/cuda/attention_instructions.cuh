@@ -2,6 +2,8 @@
 
 #include <tl_templates/cuda/instruction/wgmma.h>
 
+#include "shared_address.cuh"
+
 namespace thalweg {
 constexpr int kTile = 64, kHeads = 64, kGroup = 128;
 constexpr auto kBf16 = tl::DataType::kBFloat16, kFloat = tl::DataType::kFloat32;
@@ -9,10 +11,6 @@ constexpr auto kBf16 = tl::DataType::kBFloat16, kFloat = tl::DataType::kFloat32;
 static __device__ __forceinline__ int octet() { return threadIdx.x % 32 / 8; }
 static __device__ __forceinline__ int unit_key(int unit) {
   return unit * 32 + threadIdx.x % kGroup / 32 * 8 + threadIdx.x % 8;
-}
-
-static __device__ __forceinline__ unsigned shared_address(const void *at) {
-  return static_cast<unsigned>(__cvta_generic_to_shared(at));
 }
 
 // Byte address of 8 columns of a row: panels of 64 columns, whose 16-byte pieces are swizzled by the row.

@@ -51,10 +51,6 @@ struct Exponential {
   __device__ __forceinline__ double mass(float t, int unit) const {
     return __dadd_rn(__dadd_rn(times_power(t, unit), TWO_52), -TWO_52);
   }
-
-  __device__ __forceinline__ double fine_mass(float t, int unit) const {
-    return __dadd_rn(__dadd_rn(fine_times_power(t, unit), TWO_52), -TWO_52);
-  }
 };
 
 }  // namespace thalweg

@@ -14,16 +14,14 @@
 #include <cuda_bf16.h>
 #include <cstdint>
 
+#include "shared_address.cuh"
+
 namespace thalweg {
 
 constexpr int TILE = 128;
 constexpr int THREADS = 128;
 
-__device__ __forceinline__ uint32_t shared_address(const void* pointer) {
-  return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
-}
-
-// The same, known to the compiler as a number that it need not work out again.
+// The address in shared memory, known to the compiler as a number that it need not work out again.
 __device__ __forceinline__ uint32_t fixed_address(const void* pointer) {
   uint32_t address;
   asm volatile("mov.u32 %0, %1;" : "=r"(address) : "r"(shared_address(pointer)));
