@@ -23,7 +23,9 @@ _NO_STATS = StepStats(**dict.fromkeys((field.name for field in dataclasses.field
 def worst_prefill(scheduler: SchedulerConfig, num_tokens: int, block_size: int, tail_length: int) -> StepPlan:
     """`max_num_seqs` chunks that share a budget of `num_tokens`; one of them ends the longest prompt there is.
 
-    The others reach as far as `prefill_max_sum_seqlen_k` allows in all, where that is set.
+    The others reach as far as `prefill_max_sum_seqlen_k` allows in all, where that is set: no step has a larger sum.
+    Where it is not set they are whole prompts, though with chunks or shared prefixes each of them could end one of
+    `max_model_len` as well: the sum of contexts is then no bound of what a step may reach, that of queries is.
     """
     count = min(scheduler.max_num_seqs, num_tokens)
     queries = np.full(count, num_tokens // count, np.int32)
