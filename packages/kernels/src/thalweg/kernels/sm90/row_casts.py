@@ -53,10 +53,25 @@ def mxfp8_scale(vector: int) -> Macro:
 
 
 @functools.cache
+def _write_cast(num_codes: int, lanes: int) -> Macro:
+    """Macro (cast, exponent, codes, scales, row, place): num_codes of this thread, and the scale, which one of the lanes has to write."""
+    T = tilelang().language
+
+    @T.macro
+    def write(cast: Any, exponent: Any, codes: Any, scales: Any, row: Any, place: Any) -> None:
+        for i in T.vectorized(num_codes):
+            codes[row, place * num_codes + i] = cast[i]
+        if place % lanes == 0:
+            scales[row, place // lanes] = T.cast(exponent, "uint8")
+
+    return write
+
+
+@functools.cache
 def store_mxfp8(vector: int) -> Macro:
     """The macro for values float32 [vector], codes e4m3 [n, K] and scales uint8 [n, K / 32]."""
     T = tilelang().language
-    scale_of, lanes = mxfp8_scale(vector), GROUP // vector
+    scale_of, write = mxfp8_scale(vector), _write_cast(vector, GROUP // vector)
 
     @T.macro
     def store(values: Any, codes: Any, scales: Any, row: Any, place: Any, is_stored: Any = True) -> None:
@@ -68,10 +83,7 @@ def store_mxfp8(vector: int) -> Macro:
         for i in T.vectorized(vector):
             cast[i] = numbers[i] * factor
         if is_stored:
-            for i in T.vectorized(vector):
-                codes[row, place * vector + i] = cast[i]
-            if place % lanes == 0:
-                scales[row, place // lanes] = T.cast(exponent, "uint8")
+            write(cast, exponent, codes, scales, row, place)
 
     return store
 
@@ -80,7 +92,7 @@ def store_mxfp8(vector: int) -> Macro:
 def store_rounded_mxfp8(vector: int) -> Macro:
     """The macro for values bfloat16 [vector], codes e4m3 [n, K] and scales uint8 [n, K / 32]."""
     T = tilelang().language
-    store, lanes = store_mxfp8(vector), GROUP // vector
+    store, write = store_mxfp8(vector), _write_cast(vector, GROUP // vector)
 
     @T.macro
     def store_widened(values: Any, codes: Any, scales: Any, row: Any, place: Any, is_stored: Any = True) -> None:
@@ -96,10 +108,7 @@ def store_rounded_mxfp8(vector: int) -> Macro:
         exponent = T.alloc_var("int32")
         exponent = T.call_extern("int32", "mxfp8_cast", T.address_of(values[0]), T.address_of(cast[0]))
         if is_stored:
-            for i in T.vectorized(vector):
-                codes[row, place * vector + i] = cast[i]
-            if place % lanes == 0:
-                scales[row, place // lanes] = T.cast(exponent, "uint8")
+            write(cast, exponent, codes, scales, row, place)
 
     return store_pairs if vector == PAIRED else store_widened
 
@@ -108,7 +117,8 @@ def store_rounded_mxfp8(vector: int) -> Macro:
 def store_mxfp4() -> Macro:
     """The macro for values bfloat16 [8], packed e2m1 codes uint8 [n, K / 2] and scales uint8 [n, K / 32]."""
     T = tilelang().language
-    lanes, num_bytes = GROUP // PAIRED, PAIRED // 2
+    num_bytes = PAIRED // 2
+    write = _write_cast(num_bytes, GROUP // PAIRED)
 
     @T.macro
     def store(values: Any, codes: Any, scales: Any, row: Any, place: Any, is_stored: Any = True) -> None:
@@ -117,10 +127,7 @@ def store_mxfp4() -> Macro:
         exponent = T.alloc_var("int32")
         exponent = T.call_extern("int32", "mxfp4_cast", T.address_of(values[0]), T.address_of(packed[0]))
         if is_stored:
-            for i in T.vectorized(num_bytes):
-                codes[row, place * num_bytes + i] = packed[i]
-            if place % lanes == 0:
-                scales[row, place // lanes] = T.cast(exponent, "uint8")
+            write(packed, exponent, codes, scales, row, place)
 
     return store
 
