@@ -74,6 +74,8 @@ def test_a_seed_names_the_weights(config: ModelConfig) -> None:
 def test_a_tensor_that_no_checkpoint_has_is_refused(config: ModelConfig) -> None:
     with pytest.raises(ConfigError, match=r"name is 'layers.9.x.weight'; a checkpoint of this config has no such"):
         DummyTensors(config, "cpu").quantized("layers.9.x")
+    with pytest.raises(ConfigError, match=r"layers.0.attn.wq_a.weight: dtype is .*; BF16 and F32 are made here"):
+        DummyTensors(config, "cpu").tensor("layers.0.attn.wq_a.weight")
 
 
 def test_the_config_of_real_width_differs_from_the_release_in_its_layers_alone(released: dict[str, Any]) -> None:
