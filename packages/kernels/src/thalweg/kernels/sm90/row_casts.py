@@ -54,7 +54,7 @@ def mxfp8_scale(vector: int) -> Macro:
 
 @functools.cache
 def _write_cast(num_codes: int, lanes: int) -> Macro:
-    """Macro (cast, exponent, codes, scales, row, place): num_codes of this thread, and the scale, which one of the lanes has to write."""
+    """Macro (cast, exponent, codes, scales, row, place): num_codes of each thread, the scale by one of the lanes."""
     T = tilelang().language
 
     @T.macro

@@ -37,7 +37,9 @@ class DummyTensors:
         """A BF16 or F32 tensor. Raises ConfigError for a name that a checkpoint of the config does not have."""
         spec = self._spec(name)
         if spec.dtype not in _STORED:
-            raise ConfigError(f"{name}: dtype is {spec.dtype}; {' and '.join(_STORED)} are made here, codes by quantized")
+            raise ConfigError(
+                f"{name}: dtype is {spec.dtype}; {' and '.join(_STORED)} are made here, codes by quantized"
+            )
         return random_values(spec, self._generator(name)).to(_STORED[spec.dtype])
 
     def quantized(self, prefix: str) -> tuple[torch.Tensor, torch.Tensor]:
