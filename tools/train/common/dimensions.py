@@ -47,7 +47,7 @@ _SMALL: dict[str, Any] = {
     "engram_n_heads": 4,
     "engram_head_dim": 32,
 }
-_DRAFTER: dict[str, Any] = {
+DRAFTER: dict[str, Any] = {
     "num_nextn_predict_layers": 3,
     "dspark_block_size": 5,
     "dspark_markov_rank": 32,
@@ -56,6 +56,7 @@ _DRAFTER: dict[str, Any] = {
     "dspark_noise_token_id": 3,
     "dspark_target_layer_ids": [7, 8, 9],
 }
+"""What a config with draft layers has besides the zeros at the end of its compress ratios."""
 _TOY: dict[str, Any] = {
     "hidden_size": 64,
     "num_hidden_layers": 7,
@@ -72,7 +73,7 @@ _TOY: dict[str, Any] = {
 
 def small_model(vocabulary: EngramVocabulary, *, drafter: bool) -> ModelConfig:
     """The small model over a tokenizer of 4,096 entries. drafter: with draft layers, as it is shipped."""
-    config = small_config(**_SMALL | (_DRAFTER if drafter else {}))
+    config = small_config(**_SMALL | (DRAFTER if drafter else {}))
     return replace(config, engram_compressed_vocab_size=vocabulary.size)
 
 

@@ -1,0 +1,86 @@
+"""Texts for training and measuring: stretches of the corpus, and what the backbone writes behind prompts from it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from tools.train.drafter import continuations
+from tools.train.drafter.library import Shelf
+from tools.train.drafter.target import Target
+from torch import Tensor
+
+from thalweg.interfaces import ConfigError
+
+LEAST_PROMPT = 8
+"""Tokens of the shortest prompt; the longest is half of the text."""
+
+
+def read_stream(path: Path) -> NDArray[np.uint16]:
+    """Token ids [n] of a file. Raises ConfigError for a file that holds something else."""
+    stream: NDArray[np.uint16] = np.load(path, mmap_mode="r")
+    if stream.dtype != np.uint16 or stream.ndim != 1:
+        raise ConfigError(f"{path} holds {stream.dtype} {list(stream.shape)}; uint16 [n] is needed")
+    return stream
+
+
+@dataclass(frozen=True, slots=True)
+class Stretches:
+    """Random stretches of a stream; each begins with BOS, as every prompt does."""
+
+    stream: NDArray[np.uint16]
+    bos: int
+
+    def draw(self, count: int, length: int, random: np.random.Generator) -> Tensor:
+        """int64 [count, length] on the host. Raises ConfigError for a stream that is shorter."""
+        if len(self.stream) < length:
+            raise ConfigError(f"the stream has {len(self.stream)} tokens; {length} are needed")
+        begins = random.integers(len(self.stream) - length + 1, size=(count, 1))
+        texts = self.stream[begins + np.arange(length)].astype(np.int64)
+        texts[:, 0] = self.bos
+        return torch.from_numpy(texts)
+
+
+def read_corpus(target: Target, stretches: Stretches, count: int, length: int, random: np.random.Generator) -> Shelf:
+    """Texts of the corpus as the backbone sees them."""
+    texts = stretches.draw(count, length, random)
+    return Shelf.read(target, texts, torch.ones(count, dtype=torch.int64), torch.zeros(count, dtype=torch.bool))
+
+
+def write_for_training(
+    writer: Target, target: Target, stretches: Stretches, count: int, length: int, random: np.random.Generator
+) -> Shelf:
+    """Texts that the backbone wrote behind prompts of the corpus, every second one greedily.
+
+    writer: the backbone with `lockstep_scores`. Anchors are what it wrote, not the prompts.
+    """
+    prompts = torch.from_numpy(random.integers(LEAST_PROMPT, length // 2 + 1, size=count))
+    is_greedy = torch.arange(count) % 2 == 0
+    return _written(writer, target, stretches.draw(count, length, random), prompts, is_greedy, random)
+
+
+def write_for_measuring(
+    writer: Target, target: Target, prompts: Tensor, length: int, random: np.random.Generator, *, greedy: bool
+) -> Shelf:
+    """Continuations of `length` tokens behind prompts int64 [n, P], all greedy or all drawn at temperature 1."""
+    count, prompt_length = prompts.shape
+    texts = torch.nn.functional.pad(prompts, (0, length))
+    lengths, is_greedy = torch.full((count,), prompt_length), torch.full((count,), greedy)
+    return _written(writer, target, texts, lengths, is_greedy, random)
+
+
+def _written(
+    writer: Target,
+    target: Target,
+    texts: Tensor,
+    prompt_lengths: Tensor,
+    is_greedy: Tensor,
+    random: np.random.Generator,
+) -> Shelf:
+    device = writer.device
+    generator = torch.Generator(device).manual_seed(int(random.integers(2**31)))
+    written = continuations.write(writer, texts.to(device), prompt_lengths.to(device), is_greedy.to(device), generator)
+    return Shelf.read(target, written, prompt_lengths, is_greedy)
