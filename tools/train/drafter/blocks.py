@@ -8,7 +8,7 @@ import torch
 from tools.train.drafter.windows import TextWindows
 from torch import Tensor
 
-from thalweg.model import DraftNetwork, Trace
+from thalweg.model import DraftNetwork
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Texts:
         return anchors[:, None] + torch.arange(count, device=anchors.device)
 
 
-def block_rows(network: DraftNetwork, texts: Texts, anchors: Tensor, trace: Trace | None = None) -> Tensor:
+def block_rows(network: DraftNetwork, texts: Texts, anchors: Tensor) -> Tensor:
     """Collapsed rows [N, G, h] of the blocks [anchor, noise, ...] at the anchors, rows int64 [N] of the texts.
 
     The window of a block is what the target has processed before its anchor, which must not be the first of its text.
@@ -48,5 +48,5 @@ def block_rows(network: DraftNetwork, texts: Texts, anchors: Tensor, trace: Trac
     token_ids = torch.full((len(anchors), size), config.dspark_noise_token_id, device=anchors.device)
     token_ids[:, 0] = texts.token_ids[anchors]
     places = positions[:, None] + torch.arange(size, device=anchors.device)
-    rows = network.block_rows(token_ids.flatten(), places.flatten(), None, memory, trace)
+    rows = network.block_rows(token_ids.flatten(), places.flatten(), None, memory)
     return rows.view(len(anchors), size, -1)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 from tools.train.common.quantise import quantise
-from tools.train.drafter.masters import draft_specs
+from tools.train.drafter.settings import draft_specs
 from torch import Tensor
 
 from thalweg.interfaces import ConfigError

@@ -1,4 +1,4 @@
-"""The config of a drafter beside that of its backbone."""
+"""The config of a drafter beside that of its backbone, and the tensors that it adds."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import dataclasses
 from tools.train.common.dimensions import DRAFTER
 
 from thalweg.interfaces import ConfigError
-from thalweg.model import ModelConfig
+from thalweg.model import ModelConfig, TensorSpec, tensor_specs
 
 
 def with_drafter(config: ModelConfig) -> ModelConfig:
@@ -27,3 +27,8 @@ def with_drafter(config: ModelConfig) -> ModelConfig:
         dspark_target_layer_ids=tuple(range(layers - targets, layers)),
         compress_ratios=(*config.compress_ratios, *[0] * keys["num_nextn_predict_layers"]),
     )
+
+
+def draft_specs(config: ModelConfig) -> dict[str, TensorSpec]:
+    """The draft tensors of a checkpoint by name, without their scales."""
+    return {spec.name: spec for spec in tensor_specs(config) if spec.module == "draft" and not spec.is_scale}

@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 import torch
+from tools.train.backbone.initial import initial_masters
 from tools.train.common.compiled import compile_all
 from tools.train.common.resume import load_resume_point, save_resume_point
 from tools.train.common.schedule import Clock, RateSchedule
 from tools.train.drafter.library import Library, Share
 from tools.train.drafter.lockstep import lockstep_scores
-from tools.train.drafter.masters import initial_masters
 from tools.train.drafter.material import Stretches, read_corpus, read_stream, write_for_training
-from tools.train.drafter.settings import with_drafter
+from tools.train.drafter.settings import draft_specs, with_drafter
 from tools.train.drafter.target import Target
 from tools.train.drafter.trainer import Trainer
 from tools.train.evaluate.models import Subject
@@ -71,7 +71,7 @@ class Run:
         self._progress: dict[str, Any] = {"steps": 0, "elapsed_s": 0.0, "invocations": 0}
         self.subject = Subject.open(plan.checkpoint, plan.device)
         self.config = with_drafter(self.subject.config)
-        masters = initial_masters(self.config, plan.seed)
+        masters = initial_masters(draft_specs(self.config).values(), self.config.hc_mult, plan.seed)
         if (plan.out / "progress.json").exists():
             masters, self._progress = load_resume_point(plan.out)
         self.target = Target(self.subject.model(), self.config.dspark_target_layer_ids, plan.device)

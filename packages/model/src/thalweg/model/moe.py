@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-
 import torch
 
 from thalweg.model.metadata import ForwardBatch
@@ -77,17 +75,17 @@ class MixtureOfExperts:
         if trace is not None:
             trace.record("expert_idx", self._layer, ids)
             trace.record("expert_w", self._layer, weights)
-        routed, shared = self.outputs(hidden, ids, weights)
+        routed, shared = self._outputs(hidden, ids, weights)
         # Slot by slot, then the shared expert: a fixed order, whatever the batch.
-        return self._numerics.bf16(functools.reduce(torch.add, routed.unbind(1)) + shared)
+        total = routed[:, 0]
+        for slot in range(1, ids.shape[1]):
+            total = total + routed[:, slot]
+        return self._numerics.bf16(total + shared)
 
-    def outputs(
+    def _outputs(
         self, hidden: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Routed outputs per (row, slot) [n, k, h], zero where no expert was chosen, and shared outputs [n, h].
-
-        ids: int64 [n, k], -1 for none; weights: [n, k]. A subclass may compute them another way, and may add the slots
-        up: [n, 1, h].
 
         Rows are sorted by expert; the shared expert is one more, which all rows visit with weight 1. Only the products
         run expert by expert, all that is elementwise runs once.

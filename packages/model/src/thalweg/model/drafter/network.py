@@ -24,7 +24,6 @@ from thalweg.model.moe import MixtureOfExperts
 from thalweg.model.numerics import Numerics
 from thalweg.model.paged import window_format
 from thalweg.model.rope import RotaryTables
-from thalweg.model.trace import Trace
 from thalweg.model.weights import Weights
 
 
@@ -93,7 +92,6 @@ class DraftNetwork:
         positions: torch.Tensor,
         is_valid: torch.Tensor | None,
         memory: WindowMemory,
-        trace: Trace | None = None,
     ) -> torch.Tensor:
         """Collapsed rows [n, h] of the block rows, before the final norm.
 
@@ -103,7 +101,7 @@ class DraftNetwork:
             token_ids, positions, ngram_ids=token_ids.new_empty((token_ids.shape[0], 0)), valid_mask=is_valid
         )
         # Draft layers have no compressed stream: they ask a memory for windows and for nothing else.
-        state = ForwardState(batch, cast("AttentionMemory", memory), self.tables, trace)
+        state = ForwardState(batch, cast("AttentionMemory", memory), self.tables, trace=None)
         trunk, read = start_trunk(self._embedding.rows(token_ids), self.config.hc_mult)
         for layer in self._layers:
             trunk, read = layer(trunk, read, state)
