@@ -116,7 +116,7 @@ def measure(subject: Subject, windows: Windows) -> Iterator[Figure]:
     meter = MassMeter(subject.config.sliding_window)
     run(subject.model("plain", {"sparse_attention": meter}), meter, windows.tokens[:, :-1], subject.device)
     for layer, sums in meter.sums.items():
-        over = f"{windows.description}, positions from {FIRST_POSITION}: {meter.num_rows[layer]:,} rows"
+        over = f"{windows.description}, of which {meter.num_rows[layer]:,} from position {FIRST_POSITION}"
         means = dict(zip(SHARES, (sums / meter.num_rows[layer]).tolist(), strict=True))
         kind = subject.config.topology[layer]
         role = "makes its selection" if kind.is_index_source else "reuses one"
