@@ -146,13 +146,14 @@ class _Group:
 
 
 def orthogonalised(matrices: Tensor, steps: int = 5) -> Tensor:
-    """Roughly the nearest semi-orthogonal matrices, bfloat16: matrices [N, a, b] with singular values moved to about 1.
+    """Roughly the nearest semi-orthogonal matrices: float32 matrices [N, a, b] with singular values moved to about 1.
 
-    Newton-Schulz iterations of the quintic above, on the smaller side.
+    The result is bfloat16 on a GPU, float32 on a CPU, whose bfloat16 products are slow. Newton-Schulz iterations of the quintic above, on the smaller side.
     """
     is_tall = matrices.shape[-2] > matrices.shape[-1]
     x: Tensor = matrices.mT if is_tall else matrices
-    x = (x / (x.norm(dim=(-2, -1), keepdim=True) + 1e-20)).bfloat16()
+    x = x / (x.norm(dim=(-2, -1), keepdim=True) + 1e-20)
+    x = x.bfloat16() if x.is_cuda else x
     first, third, fifth = _NEWTON_SCHULZ
     for _ in range(steps):
         square = x @ x.mT

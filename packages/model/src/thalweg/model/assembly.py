@@ -178,15 +178,16 @@ def _engram(
 ) -> Engram:
     prefix = f"layers.{index}.engram."
     layout = config.engram_layout
-    hashing = EngramHash(
-        torch.from_numpy(hash_multipliers(index, config.engram_max_ngram_size, compressed_vocab_size)),
-        torch.from_numpy(layout.flat_primes(engram_index)),
-        torch.from_numpy(layout.offsets(engram_index)),
+    table = weights.engram_table(f"{prefix}embed")
+    constants = (
+        hash_multipliers(index, config.engram_max_ngram_size, compressed_vocab_size),
+        layout.flat_primes(engram_index),
+        layout.offsets(engram_index),
     )
     return Engram(
         index,
-        hashing,
-        weights.engram_table(f"{prefix}embed"),
+        EngramHash(*(torch.from_numpy(values).to(table.device) for values in constants)),
+        table,
         weights.fp8(f"{prefix}wkv"),
         weights.plain(f"{prefix}q_weight"),
         weights.plain(f"{prefix}k_weight"),

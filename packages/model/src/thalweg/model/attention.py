@@ -5,6 +5,7 @@ Keys and values are the same vectors, shared by all heads. The projections are l
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -30,7 +31,7 @@ class AttentionWeights:
     """[D]"""
     sink: torch.Tensor
     """[H] final logits that only enlarge the softmax denominator."""
-    group_outputs: tuple[torch.Tensor, ...]
+    group_outputs: Sequence[torch.Tensor]
     """G of [o_lora, H/G*D]"""
     output: torch.Tensor
     """[h, G*o_lora]"""

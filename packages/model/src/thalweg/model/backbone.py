@@ -18,6 +18,7 @@ from thalweg.model.hyper_connections import start_trunk
 from thalweg.model.loader import Checkpoint
 from thalweg.model.memory import AttentionMemory, SequenceMemory
 from thalweg.model.metadata import DecodeMetadata, ForwardBatch, PrefillMetadata
+from thalweg.model.moe import MixtureOfExperts
 from thalweg.model.numerics import Numerics
 from thalweg.model.paged import paged_memory
 from thalweg.model.rope import RotaryTables
@@ -34,9 +35,17 @@ class Model:
     """
 
     def __init__(
-        self, config: ModelConfig, weights: Weights, numerics: Numerics, vocabulary: EngramVocabulary | None
+        self,
+        config: ModelConfig,
+        weights: Weights,
+        numerics: Numerics,
+        vocabulary: EngramVocabulary | None,
+        experts: type[MixtureOfExperts] = MixtureOfExperts,
     ) -> None:
-        """vocabulary: needed where the config has Engram layers. `load` builds all of it from a directory."""
+        """vocabulary: needed where the config has Engram layers. experts: who computes them.
+
+        `load` builds all of it from a directory.
+        """
         if vocabulary is None and config.engram_layer_ids:
             raise ConfigError(f"engram_layer_ids is {list(config.engram_layer_ids)} but there is no Engram vocabulary")
         self.config = config
@@ -45,7 +54,8 @@ class Model:
         vocab_size = vocabulary.size if vocabulary is not None else 0
         self._embedding = build_embedding(config, weights, numerics)
         self._layers = [
-            build_layer(config, layer, weights, numerics, vocab_size) for layer in range(config.num_hidden_layers)
+            build_layer(config, layer, weights, numerics, vocab_size, experts)
+            for layer in range(config.num_hidden_layers)
         ]
         self._head = build_head(config, weights, numerics)
         self._tables = RotaryTables(config, numerics)
@@ -93,8 +103,23 @@ class Model:
         fitting embeddings; ConfigError for tensors of a wrong dtype or shape.
         """
         self._check(batch)
+        return self.forward_rows(self._embedding(batch), batch, memory, trace, features)
+
+    def token_rows(self, token_ids: torch.Tensor) -> torch.Tensor:
+        """Embedded rows [n, h] of ids int [n] that are known to be in the vocabulary: nothing is read back."""
+        return self._embedding.rows(token_ids)
+
+    def forward_rows(
+        self,
+        rows: torch.Tensor,
+        batch: ForwardBatch,
+        memory: AttentionMemory,
+        trace: Trace | None = None,
+        features: TargetFeatures | None = None,
+    ) -> torch.Tensor:
+        """As `forward`, without its checks, from rows [T, h] that are embedded already."""
         state = ForwardState(batch, memory, self._tables, trace, features)
-        trunk, read = start_trunk(self._embedding(batch), self.config.hc_mult)
+        trunk, read = start_trunk(rows, self.config.hc_mult)
         for layer in self._layers:
             trunk, read = layer(trunk, read, state)
         hidden = self._head.final_hidden(trunk, read)

@@ -57,7 +57,7 @@ class Engram:
             batch.ngram_ids, hashing.multipliers, hashing.primes, hashing.offsets, batch.image_mask
         )
         # Table values are MXFP8 already: quantising them again as a linear's input would change nothing.
-        embedded = self._table[buckets.clamp(min=0)].reshape(num_rows, -1)
+        embedded = torch.nn.functional.embedding(buckets.clamp(min=0), self._table).flatten(1)
         projected = n.linear(embedded, self._projection).view(num_rows, streams + 1, hidden)
         keys, value = projected[:, :streams], projected[:, streams]
         gate = ops.engram_gate(trunk, keys, self._query_weight, self._key_weight, self._norm_eps)

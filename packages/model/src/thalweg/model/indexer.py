@@ -72,22 +72,23 @@ class Indexer:
         if state.latents is None:
             raise InvariantError(f"layer {self._layer} makes index keys before any KV source made latents")
         n = self._numerics
-        keys = n.linear(state.latents, self._key_projection.weight)
+        keys = n.linear(state.latents.detach(), self._key_projection.weight)
         keys = n.bf16(n.ops.rms_norm(keys, self._key_projection.norm, self._norm_eps))
         state.memory.append_index_keys(self._layer, state.entry_rotary(self._ratio).rotate(keys))
 
-    @torch.no_grad()
     def select(self, hidden: torch.Tensor, query_latent: torch.Tensor, state: ForwardState) -> None:
         """Publish the selection of every row.
 
-        hidden: [T, h] normed rows; query_latent: [T, q_lora] normed and quantised. Ids carry no gradient.
+        hidden: [T, h] normed rows; query_latent: [T, q_lora] normed and quantised. Ids carry no gradient, and the scores
+        carry one to the indexer's own weights only: an op may give them a loss, the rest of the model is not touched.
         """
         n, ops = self._numerics, self._numerics.ops
+        hidden, query_latent = hidden.detach(), query_latent.detach()
         queries = n.linear(query_latent, self._query_projection).view(hidden.shape[0], self._num_heads, -1)
         queries = n.mxfp4(state.row_rotary(self._ratio).rotate(queries))
         head_weights = n.linear(hidden, self._head_weights)
         keys, begin, end = state.memory.index_keys(self._key_source)
-        scores = n.bf16(ops.indexer_scores(queries, head_weights, keys, begin, end))
+        scores = n.bf16(ops.indexer_scores(queries, head_weights, keys, begin, end)).detach()
         visible = end - begin
         if self._candidates is CandidateRole.PUBLISH:
             block_scores = ops.block_scores(scores, visible, self._block_size)

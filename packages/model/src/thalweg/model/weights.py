@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 import torch
@@ -48,7 +48,7 @@ class Weights:
         pieces = [ops.dequantize_mxfp4(*self._source.quantized(module), dtype) for module in modules]
         return self._keep(modules, pieces)
 
-    def fp8_blocks(self, module: str, count: int) -> tuple[torch.Tensor, ...]:
+    def fp8_blocks(self, module: str, count: int) -> Sequence[torch.Tensor]:
         """An FP8 linear cut into `count` equal blocks of output rows."""
         blocks = self._fp8(module).chunk(count)
         return tuple(self._keep((f"{module}.{index}",), [block.clone()]) for index, block in enumerate(blocks))

@@ -1,0 +1,63 @@
+"""The phases of training: what layers attend to, what indexers learn from, and how long windows are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from tools.train.backbone.memory import PassShape
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """A part of the schedule."""
+
+    name: str
+    until: float
+    """Share of the planned time at which it ends."""
+    shapes: tuple[PassShape, ...]
+    """Passes, one per step, in turn."""
+    is_quantised: bool = False
+    """Whether weights are those that the checkpoint formats can store."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """All phases in order."""
+
+    phases: tuple[Phase, ...]
+
+    def at(self, progress: float) -> Phase:
+        """The phase at a share of the planned time."""
+        return next((phase for phase in self.phases if progress < phase.until), self.phases[-1])
+
+    def shapes(self) -> list[PassShape]:
+        """Every different pass, in order of first use."""
+        return list(dict.fromkeys(shape for phase in self.phases for shape in phase.shapes))
+
+
+def small_plan() -> Plan:
+    """65,536 tokens a step. The last fifth goes in turn to windows of 1,024 and of 8,192 tokens."""
+    dense = PassShape(64, 1024)
+    sparse = PassShape(64, 1024, is_sparse=True, study_blocks=4)
+    long = PassShape(8, 8192, is_sparse=True, study_blocks=8)
+    return _plan(dense, sparse, long)
+
+
+def toy_plan() -> Plan:
+    """The same phases in a size that a CPU trains in seconds."""
+    dense = PassShape(4, 128, dense_entries=128)
+    sparse = replace(dense, is_sparse=True, study_blocks=2)
+    long = replace(sparse, batch=2, length=256)
+    return _plan(dense, sparse, long)
+
+
+def _plan(dense: PassShape, sparse: PassShape, long: PassShape) -> Plan:
+    return Plan(
+        (
+            Phase("dense", 0.03, (dense,)),
+            Phase("dense, indexers learn", 0.12, (replace(dense, study_blocks=sparse.study_blocks),)),
+            Phase("selected", 0.78, (sparse,)),
+            Phase("selected, long", 0.80, (sparse, long)),
+            Phase("quantised, long", 1.0, (sparse, long), is_quantised=True),
+        )
+    )
