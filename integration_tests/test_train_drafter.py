@@ -16,7 +16,6 @@ from tools.train.drafter.blocks import block_rows
 from tools.train.drafter.chain import judge_shelf, walk
 from tools.train.drafter.export import export
 from tools.train.drafter.library import Library, Share, Shelf
-from tools.train.drafter.lockstep import lockstep_scores
 from tools.train.drafter.material import write_for_measuring
 from tools.train.drafter.measure import calibration_errors, least_repetitive
 from tools.train.drafter.settings import draft_specs, with_drafter
@@ -32,19 +31,30 @@ from thalweg.model import CachedDrafter, Checkpoint, Model, ModelConfig, small_c
 
 CPU = torch.device("cpu")
 LENGTH = 40
+TOY = {
+    "vocab_size": 288,
+    "hidden_size": 32,
+    "num_hidden_layers": 5,
+    "compress_ratios": [0, 2, 2, 1, 1],
+    "kv_source_layer_ids": [1, 3],
+    "index_source_layer_ids": [1, 3],
+    "candidate_source_layer_id": 3,
+    "engram_layer_ids": [1],
+    "hc_sinkhorn_iters": 3,
+}
 
 
 @pytest.fixture(scope="module")
 def backbone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("toy") / "backbone"
-    write_random_checkpoint(path, small_config(vocab_size=288, hidden_size=32))
+    write_random_checkpoint(path, small_config(**TOY))
     return path
 
 
 @pytest.fixture(scope="module")
 def target(backbone: Path) -> Target:
     subject = Subject.open(backbone, CPU)
-    return Target(subject.model(), with_drafter(subject.config).dspark_target_layer_ids, CPU)
+    return Target.reader(subject, with_drafter(subject.config).dspark_target_layer_ids)
 
 
 @pytest.fixture(scope="module")
@@ -150,7 +160,7 @@ def test_selection_biases_follow_the_load(target: Target, texts: torch.Tensor) -
 
 
 def test_texts_written_in_lockstep_are_the_models_own(backbone: Path, target: Target, texts: torch.Tensor) -> None:
-    writer = Target(Subject.open(backbone, CPU).model(replaced={"indexer_scores": lockstep_scores}), (), CPU)
+    writer = Target.writer(Subject.open(backbone, CPU))
     shelf = write_for_measuring(writer, target, texts[:, :11], 20, np.random.default_rng(0), greedy=True)
     assert torch.equal(shelf.token_ids[:, :11], texts[:, :11])
     logits = target.model.logits(target.read(shelf.token_ids).hidden).view(3, 31, -1)
@@ -172,7 +182,7 @@ def test_drafts_at_temperature_1_are_accepted_as_often_as_the_distributions_over
     export(backbone, config, noisy_masters(config), tmp_path / "exported")
     model = Subject.open(tmp_path / "exported", CPU).model()
     network = study.load_network(tmp_path / "exported", model, CPU)
-    writer = Target(Subject.open(backbone, CPU).model(replaced={"indexer_scores": lockstep_scores}), (), CPU)
+    writer = Target.writer(Subject.open(backbone, CPU))
     prompts = torch.randint(5, 288, (48, 4), generator=torch.Generator().manual_seed(1))
     shelf = write_for_measuring(writer, target, prompts, 25, np.random.default_rng(0), greedy=False)
     judged = judge_shelf(network, model, shelf, torch.Generator().manual_seed(0), greedy=False)
@@ -193,7 +203,7 @@ def test_the_least_repetitive_third_has_the_most_distinct_runs_of_four() -> None
     assert least_repetitive(texts).tolist() == [True, False, False]
 
 
-AMOUNTS = Amounts(corpus_texts=6, corpus_length=64, own_texts=4, own_length=48, corpus_share=(3, 16), own_share=(2, 8))
+AMOUNTS = Amounts(corpus_texts=6, corpus_length=64, own_texts=4, own_length=20, corpus_share=(3, 16), own_share=(2, 8))
 
 
 def progress(plan: Plan) -> dict[str, float]:

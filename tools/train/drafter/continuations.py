@@ -16,8 +16,8 @@ def write(
 ) -> Tensor:
     """int64 [n, L]: texts int64 [n, L] up to their prompt lengths int64 [n], the rest written by the backbone.
 
-    The model must compute `indexer_scores` by `lockstep_scores`. is_greedy: bool [n], the others are drawn at
-    temperature 1. Prompts have at least one token. All tensors and the generator lie on the target's device.
+    target: of `Target.writer`. is_greedy: bool [n], the others are drawn at temperature 1. Prompts have at least one
+    token. All tensors and the generator lie on the target's device.
     """
     count, length = texts.shape
     memory = LockstepMemory(target.model.config, count, length, target.model.numerics, target.device)

@@ -14,6 +14,8 @@ from thalweg.model import DraftNetwork
 CROSS_ENTROPY, TOTAL_VARIATION, CONFIDENCE = 0.5, 1.0, 0.5
 DECAY = 4.0
 """Position j weighs exp(-j / DECAY): a draft counts only where all before it were accepted."""
+SHARPNESS = 2.0
+"""Logits of the target are multiplied with it in greedy texts, where its likeliest token is all that counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +38,8 @@ def block_loss(
     """The loss of block rows [N, G, h] at anchors int64 [N], the Markov input being the text's own tokens.
 
     target_logits: float32 [N * G, V] of the rows from each anchor on. is_greedy: bool [N] anchors in texts that are the
-    target's likeliest tokens: there the confidence learns whether the likeliest tokens agree, elsewhere 1 - TV.
+    target's likeliest tokens: there the target is sharpened, and the confidence learns whether the likeliest tokens
+    agree, elsewhere 1 - TV.
     """
     size = rows.shape[1]
     before = network.markov_rows(texts.token_ids[texts.following(anchors, size)].flatten())
@@ -56,7 +59,7 @@ def _terms(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Loss, 1 - TV and agreement of every row, float32 [n] each."""
     log_draft = torch.log_softmax(logits, -1)
-    target = torch.softmax(target_logits, -1)
+    target = torch.softmax(torch.where(is_greedy, SHARPNESS, 1.0).unsqueeze(-1) * target_logits, -1)
     cross_entropy = -(target * log_draft).sum(-1)
     variation = 0.5 * (target - log_draft.exp()).abs().sum(-1)
     acceptance = 1 - variation.detach()

@@ -55,7 +55,7 @@ def write_for_training(
 ) -> Shelf:
     """Texts that the backbone wrote behind prompts of the corpus, every second one greedily.
 
-    writer: the backbone with `lockstep_scores`. Anchors are what it wrote, not the prompts.
+    writer: of `Target.writer`. Anchors are what it wrote, not the prompts.
     """
     prompts = torch.from_numpy(random.integers(LEAST_PROMPT, length // 2 + 1, size=count))
     is_greedy = torch.arange(count) % 2 == 0

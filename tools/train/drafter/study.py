@@ -11,7 +11,6 @@ import numpy as np
 import torch
 from tools.train.drafter.chain import Judged, judge_shelf
 from tools.train.drafter.library import Shelf
-from tools.train.drafter.lockstep import lockstep_scores
 from tools.train.drafter.material import read_stream, write_for_measuring
 from tools.train.drafter.measure import Chains, calibration_figures, least_repetitive, overlap_figures
 from tools.train.drafter.target import Target
@@ -58,10 +57,10 @@ class Study:
         self._random = np.random.default_rng(seed)
         self._draw = torch.Generator(device).manual_seed(seed)
         subject = Subject.open(checkpoint, device)
-        self.model = subject.model(mode)
+        self._target = Target.reader(subject, subject.config.dspark_target_layer_ids, mode)
+        self._writer = Target.writer(subject, mode)
+        self.model = self._target.model
         self.network = load_network(checkpoint, self.model, device)
-        self._target = Target(self.model, subject.config.dspark_target_layer_ids, device)
-        self._writer = Target(subject.model(mode, {"indexer_scores": lockstep_scores}), (), device)
         self._data = data
         self._prompts = self._read_prompts(subject.config.bos_token_id)
 

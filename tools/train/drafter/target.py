@@ -3,17 +3,38 @@
 from __future__ import annotations
 
 import torch
+from tools.train.backbone import streams
 from tools.train.drafter.blocks import Texts
+from tools.train.drafter.lockstep import lockstep_scores
+from tools.train.evaluate.models import Subject
+from tools.train.evaluate.ops import Op
 from torch import Tensor
 
 from thalweg.model import EngramVocabulary, ForwardBatch, Model, SequenceMemory, TargetFeatures
+
+_FEWER_KERNELS: dict[str, Op] = {
+    "hc_mixes": streams.mixes,
+    "hc_coefficients": streams.coefficients,
+    "hc_collapse": streams.collapse,
+    "hc_expand": streams.expand,
+}
+"""Ops that are many small kernels in the reference."""
 
 
 class Target:
     """A backbone on one device; texts of one length at a time."""
 
+    @classmethod
+    def reader(cls, subject: Subject, layer_ids: tuple[int, ...], mode: str = "plain") -> Target:
+        """The backbone of a checkpoint, for whole texts. layer_ids: whose attention inputs are the features."""
+        return cls(subject.model(mode, _FEWER_KERNELS), layer_ids, subject.device)
+
+    @classmethod
+    def writer(cls, subject: Subject, mode: str = "plain") -> Target:
+        """The same for texts that grow token by token in a `LockstepMemory`."""
+        return cls(subject.model(mode, {**_FEWER_KERNELS, "indexer_scores": lockstep_scores}), (), subject.device)
+
     def __init__(self, model: Model, layer_ids: tuple[int, ...], device: torch.device) -> None:
-        """layer_ids: whose attention inputs are the features."""
         self.model = model
         self.device = device
         self._layer_ids = layer_ids

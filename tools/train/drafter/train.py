@@ -14,7 +14,6 @@ from tools.train.common.compiled import compile_all
 from tools.train.common.resume import load_resume_point, save_resume_point
 from tools.train.common.schedule import Clock, RateSchedule
 from tools.train.drafter.library import Library, Share
-from tools.train.drafter.lockstep import lockstep_scores
 from tools.train.drafter.material import Stretches, read_corpus, read_stream, write_for_training
 from tools.train.drafter.settings import draft_specs, with_drafter
 from tools.train.drafter.target import Target
@@ -74,7 +73,7 @@ class Run:
         masters = initial_masters(draft_specs(self.config).values(), self.config.hc_mult, plan.seed)
         if (plan.out / "progress.json").exists():
             masters, self._progress = load_resume_point(plan.out)
-        self.target = Target(self.subject.model(), self.config.dspark_target_layer_ids, plan.device)
+        self.target = Target.reader(self.subject, self.config.dspark_target_layer_ids)
         self.library = self._read_library()
         torch.manual_seed(plan.seed + self._progress["invocations"])
         self.trainer = Trainer(self.config, masters, self.target.model, self.library)
@@ -114,7 +113,7 @@ class Run:
         random = np.random.default_rng([plan.seed, self._progress["invocations"]])
         stretches = Stretches(read_stream(plan.data / "train.npy"), self.config.bos_token_id)
         start = time.perf_counter()
-        writer = Target(self.subject.model(replaced={"indexer_scores": lockstep_scores}), (), plan.device)
+        writer = Target.writer(self.subject)
         own = write_for_training(writer, self.target, stretches, amounts.own_texts, amounts.own_length, random)
         wrote = time.perf_counter()
         corpus = read_corpus(self.target, stretches, amounts.corpus_texts, amounts.corpus_length, random)
