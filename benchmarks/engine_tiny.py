@@ -1,4 +1,4 @@
-"""The CPU engine on the embedded checkpoint: decode steps/s, prefill tokens/s, share of time outside the model."""
+"""The CPU engine on the embedded checkpoint, without drafts: decode steps/s, prefill tokens/s, share of other work."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def main() -> None:
     torch.set_num_threads(options.threads or (1 if options.smoke else os.cpu_count() or 1))
     rows = []
     for arithmetic in [options.arithmetic] if options.arithmetic else arithmetics:
-        with LLM(arithmetic=arithmetic, max_num_seqs=max(batches), max_model_len=256) as llm:
+        with LLM(arithmetic=arithmetic, draft_length=0, max_num_seqs=max(batches), max_model_len=256) as llm:
             rows += [measure(llm.engine, arithmetic, batch, prompt_tokens, decode_steps) for batch in batches]
     publish(rows, options.json)
 
