@@ -27,7 +27,7 @@ def parse() -> argparse.Namespace:
 
     train = stages.add_parser("train", help="train on a frozen backbone, going on from a resume point")
     train.add_argument("--checkpoint", type=Path, required=True, help="exported backbone")
-    train.add_argument("--data", type=Path, required=True, help="folder of train.npy")
+    train.add_argument("--data", type=Path, required=True, help="folder of train.npy or train.xz")
     train.add_argument("--out", type=Path, required=True, help="folder of the resume point")
     train.add_argument("--minutes", type=float, default=6.0, help="training time in all")
     train.add_argument("--max-minutes", type=float, default=8.0, help="time of this invocation")

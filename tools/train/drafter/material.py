@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -17,14 +16,6 @@ from thalweg.interfaces import ConfigError
 
 LEAST_PROMPT = 8
 """Tokens of the shortest prompt; the longest is half of the text."""
-
-
-def read_stream(path: Path) -> NDArray[np.uint16]:
-    """Token ids [n] of a file. Raises ConfigError for a file that holds something else."""
-    stream: NDArray[np.uint16] = np.load(path, mmap_mode="r")
-    if stream.dtype != np.uint16 or stream.ndim != 1:
-        raise ConfigError(f"{path} holds {stream.dtype} {list(stream.shape)}; uint16 [n] is needed")
-    return stream
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 import torch
+from tools.train.common.files import load_tokens
 from tools.train.drafter.chain import Judged, judge_shelf
 from tools.train.drafter.library import Shelf
-from tools.train.drafter.material import read_stream, write_for_measuring
+from tools.train.drafter.material import write_for_measuring
 from tools.train.drafter.measure import Chains, calibration_figures, least_repetitive, overlap_figures
 from tools.train.drafter.target import Target
 from tools.train.evaluate.models import OnDevice, Subject
@@ -102,7 +103,8 @@ class Study:
         return Chains.of(judged, len(prompts)), (judged, shelf)
 
     def _held_out(self) -> Judged:
-        windows = torch.from_numpy(np.load(self._data / "evaluation.npy")[: self._amounts.windows].astype(np.int64))
+        stored = load_tokens(self._data, "evaluation")[: self._amounts.windows]
+        windows = torch.from_numpy(stored.astype(np.int64))
         count = len(windows)
         first, is_greedy = torch.ones(count, dtype=torch.int64), torch.zeros(count, dtype=torch.bool)
         shelf = Shelf.read(self._target, windows[:, :-1].contiguous(), first, is_greedy)
@@ -110,9 +112,9 @@ class Study:
 
     def _read_prompts(self, bos: int) -> Tensor:
         """int64 [n, PROMPT_LENGTH] stretches of held-out text that do not overlap, in random order, each after BOS."""
-        stream = read_stream(self._data / "held_out.npy")
+        stream = load_tokens(self._data, "held_out")
         count, needed = len(stream) // PROMPT_LENGTH, self._amounts.prompts + self._amounts.prompts_to_fit
-        stretches = np.asarray(stream[: count * PROMPT_LENGTH]).reshape(count, PROMPT_LENGTH).astype(np.int64)
+        stretches = stream[: count * PROMPT_LENGTH].reshape(count, PROMPT_LENGTH).astype(np.int64)
         chosen = torch.from_numpy(stretches[self._random.permutation(count)[:needed]])
         chosen[:, 0] = bos
         return chosen

@@ -11,10 +11,11 @@ import numpy as np
 import torch
 from tools.train.backbone.initial import initial_masters
 from tools.train.common.compiled import compile_all
+from tools.train.common.files import load_tokens
 from tools.train.common.resume import load_resume_point, save_resume_point
 from tools.train.common.schedule import Clock, RateSchedule
 from tools.train.drafter.library import Library, Share
-from tools.train.drafter.material import Stretches, read_corpus, read_stream, write_for_training
+from tools.train.drafter.material import Stretches, read_corpus, write_for_training
 from tools.train.drafter.settings import draft_specs, with_drafter
 from tools.train.drafter.target import Target
 from tools.train.drafter.trainer import Trainer
@@ -49,7 +50,7 @@ class Plan:
     checkpoint: Path
     """Exported backbone."""
     data: Path
-    """Folder of train.npy."""
+    """Folder of train.npy or train.xz."""
     out: Path
     """Folder of the resume point, which is gone on with where there is one."""
     minutes: float
@@ -111,7 +112,7 @@ class Run:
     def _read_library(self) -> Library:
         plan, amounts = self.plan, self.plan.amounts
         random = np.random.default_rng([plan.seed, self._progress["invocations"]])
-        stretches = Stretches(read_stream(plan.data / "train.npy"), self.config.bos_token_id)
+        stretches = Stretches(load_tokens(plan.data, "train"), self.config.bos_token_id)
         start = time.perf_counter()
         writer = Target.writer(self.subject)
         own = write_for_training(writer, self.target, stretches, amounts.own_texts, amounts.own_length, random)
