@@ -18,7 +18,7 @@ from thalweg.model.engram_vocabulary import TOKENIZER_NAME, EngramVocabulary
 
 _REPORT_STEPS = 50
 _EVALUATE_STEPS = 400
-_SAVING_S = 15.0
+_SAVING_S = 20.0
 """What the last evaluation and the resume point may take."""
 
 

@@ -21,7 +21,7 @@ def check_kernels(device: torch.device) -> None:
     logits, weights = 2 * noise(5000, 4, 4), noise(5000, 4, 4)
     results = []
     for place in (torch.device("cpu"), device):
-        x = logits.to(place).requires_grad_()
+        x = logits.to(place).detach().clone().requires_grad_()
         carry = sinkhorn(x, 20, 1e-6)
         (carry * weights.to(place)).sum().backward()  # type: ignore[no-untyped-call]
         results.append((carry.detach().cpu(), x.grad.cpu() if x.grad is not None else None))

@@ -30,9 +30,10 @@ class Plan:
         """The phase at a share of the planned time."""
         return next((phase for phase in self.phases if progress < phase.until), self.phases[-1])
 
-    def shapes(self) -> list[PassShape]:
-        """Every different pass, in order of first use."""
-        return list(dict.fromkeys(shape for phase in self.phases for shape in phase.shapes))
+    def shapes(self, progress: float = 0.0) -> list[PassShape]:
+        """Every different pass from a share of the planned time on, in order of first use."""
+        later = [phase for phase in self.phases if phase.until > progress] or [self.phases[-1]]
+        return list(dict.fromkeys(shape for phase in later for shape in phase.shapes))
 
 
 def small_plan() -> Plan:

@@ -43,9 +43,10 @@ def smoke(data: Path, out: Path, device: torch.device, started: float) -> None:
         _section(f"pass {shape}", partial(_time_pass, training, training.step, shape, "compile and run"))
     for shape in training.plan.shapes():
         _section(f"profile {shape}", partial(_profile, training, shape))
+    recorded = RecordedStep(training.step)
     for shape in training.plan.shapes():
-        recorded = RecordedStep(training.step)
         _section(f"graph {shape}", partial(_time_pass, training, recorded, shape, "record"))
+    recorded.forget()
     _section("quantised weights", partial(_quantised, training))
     _section("resume point and export", partial(_files, training, data, out))
     _section("learning", lambda: _learn(new()))

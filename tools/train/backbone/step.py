@@ -50,15 +50,18 @@ class RecordedStep:
     """A step replayed as one CUDA graph per pass shape, recorded on first use: it must have run as it is before.
 
     A recording holds for the state of the optimiser in which it was made: call `forget` when weights become quantised.
+    All recordings share their memory, as nothing in it outlives a step.
     """
 
     def __init__(self, step: TrainingStep) -> None:
         self._step = step
         self._recordings: dict[PassShape, _Recording] = {}
+        self._pool = torch.cuda.graph_pool_handle()
 
     def forget(self) -> None:
         """Drop all recordings and their memory."""
         self._recordings.clear()
+        self._pool = torch.cuda.graph_pool_handle()
 
     def __call__(self, windows: Tensor, shape: PassShape, blocks: Tensor | None) -> None:
         """As of `TrainingStep`."""
@@ -73,7 +76,7 @@ class RecordedStep:
     def _record(self, windows: Tensor, shape: PassShape, blocks: Tensor | None) -> _Recording:
         windows, blocks = windows.clone(), None if blocks is None else blocks.clone()
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
+        with torch.cuda.graph(graph, pool=self._pool):
             self._step(windows, shape, blocks)
         return _Recording(graph, windows, blocks)
 

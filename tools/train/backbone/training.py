@@ -81,10 +81,10 @@ class Training:
         self._ends: list[torch.cuda.Event] = []
 
     def warm(self) -> None:
-        """Run every pass once at rate 0: compiles all functions, and leaves masters and biases as they are."""
+        """Run every pass to come once at rate 0: compiles functions, and leaves masters and biases as they are."""
         self.optimiser.rate.zero_()
         self.step.balance.zero_()
-        for shape in self.plan.shapes():
+        for shape in self.plan.shapes(self.clock.progress):
             self.run_step(self.step, shape, 0)
         self.step.totals.zero_()
         if self.device.type == "cuda":

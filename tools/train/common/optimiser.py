@@ -148,7 +148,8 @@ class _Group:
 def orthogonalised(matrices: Tensor, steps: int = 5) -> Tensor:
     """Roughly the nearest semi-orthogonal matrices: float32 matrices [N, a, b] with singular values moved to about 1.
 
-    The result is bfloat16 on a GPU, float32 on a CPU, whose bfloat16 products are slow. Newton-Schulz iterations of the quintic above, on the smaller side.
+    The result is bfloat16 on a GPU, float32 on a CPU, whose bfloat16 products are slow. Newton-Schulz iterations of the
+    quintic above, on the smaller side.
     """
     is_tall = matrices.shape[-2] > matrices.shape[-1]
     x: Tensor = matrices.mT if is_tall else matrices

@@ -79,8 +79,8 @@ class Indexer:
     def select(self, hidden: torch.Tensor, query_latent: torch.Tensor, state: ForwardState) -> None:
         """Publish the selection of every row.
 
-        hidden: [T, h] normed rows; query_latent: [T, q_lora] normed and quantised. Ids carry no gradient, and the scores
-        carry one to the indexer's own weights only: an op may give them a loss, the rest of the model is not touched.
+        hidden: [T, h] normed rows; query_latent: [T, q_lora] normed and quantised. Ids carry no gradient, scores one to
+        the indexer's own weights only: an op may give them a loss, and the rest of the model is not touched.
         """
         n, ops = self._numerics, self._numerics.ops
         hidden, query_latent = hidden.detach(), query_latent.detach()
