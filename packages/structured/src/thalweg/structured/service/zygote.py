@@ -60,7 +60,7 @@ class Zygote:
         self._fds: deque[int] = deque()
         self._selector = selectors.DefaultSelector()
         self._selector.register(control, selectors.EVENT_READ)
-        self._wakeups = self._watch_children()
+        self._wakeups, self._wakeup_fd = self._watch_children()
         self._parent_fd = self._watch_parent(settings["parent_pid"])
 
     def serve(self) -> None:
@@ -77,14 +77,16 @@ class Zygote:
             for pid in self._number_of:
                 os.waitpid(pid, 0)
 
-    def _watch_children(self) -> socket.socket:
+    def _watch_children(self) -> tuple[socket.socket, int]:
+        """What becomes readable when a child ends, and the descriptor that signals write to."""
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         theirs.setblocking(False)
         signal.signal(signal.SIGCHLD, lambda number, frame: None)
-        signal.set_wakeup_fd(theirs.detach(), warn_on_full_buffer=False)
+        fd = theirs.detach()
+        signal.set_wakeup_fd(fd, warn_on_full_buffer=False)
         self._selector.register(ours, selectors.EVENT_READ)
-        return ours
+        return ours, fd
 
     def _watch_parent(self, pid: int) -> int | None:
         """The socket does not end with the parent if a fork of the parent has it, too."""
@@ -153,7 +155,8 @@ class Zygote:
         status = 1
         try:
             _end_with_parent(self._pid)
-            os.close(signal.set_wakeup_fd(-1))
+            signal.set_wakeup_fd(-1)  # asyncio of Python 3.12 has done so at the fork
+            os.close(self._wakeup_fd)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             self._selector.close()
             self._wakeups.close()
