@@ -15,16 +15,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tokenizers import Tokenizer
-
-from thalweg.interfaces import ConfigError
-from thalweg.model.engram_vocabulary import EngramVocabulary
-from thalweg.tiny import checkpoint_path
 from tools.train.corpus import clean, documents, fetch, pack, tokenizer
 from tools.train.corpus.archives import members
 from tools.train.corpus.clean import Deduplicator
 from tools.train.corpus.documents import Document
 from tools.train.corpus.notice import notice
 from tools.train.corpus.sources import Source, read_sources
+
+from thalweg.interfaces import ConfigError
+from thalweg.model.engram_vocabulary import EngramVocabulary
+from thalweg.tiny import checkpoint_path
 
 SOURCE = Source(
     name="work",

@@ -9,13 +9,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
-
-from thalweg.interfaces import ThalwegError
 from tools.train.corpus import documents, fetch, pack, tokenizer
 from tools.train.corpus.clean import Deduplicator
 from tools.train.corpus.documents import Document
 from tools.train.corpus.notice import notice
 from tools.train.corpus.sources import read_sources
+
+from thalweg.interfaces import ThalwegError
 
 
 def parse() -> argparse.Namespace:

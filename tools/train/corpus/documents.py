@@ -8,10 +8,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from thalweg.interfaces import ConfigError
 from tools.train.corpus.archives import members
 from tools.train.corpus.clean import MIN_CHARACTERS, Deduplicator, clean, is_vendored
 from tools.train.corpus.sources import Source
+
+from thalweg.interfaces import ConfigError
 
 HELD_OUT_SHARE = 0.01
 

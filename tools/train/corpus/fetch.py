@@ -10,8 +10,9 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from thalweg.interfaces import ConfigError
 from tools.train.corpus.sources import Source
+
+from thalweg.interfaces import ConfigError
 
 WHEELS_OF = (
     *("--only-binary=:all:", "--implementation=cp", "--python-version=3.11", "--abi=cp311", "--abi=none"),

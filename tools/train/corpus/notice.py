@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from thalweg.interfaces import ConfigError
 from tools.train.corpus.archives import members
 from tools.train.corpus.sources import Source, matches
+
+from thalweg.interfaces import ConfigError
 
 HEAD = """\
 The weights and the tokenizer were trained by the project on text of the following works, under their licences.

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
-
-from thalweg.interfaces import ConfigError
 from tools.train.corpus.documents import Document
 from tools.train.corpus.tokenizer import BOS, EOS
+
+from thalweg.interfaces import ConfigError
 
 WINDOW = 1024
 """Predicted tokens of an evaluation window."""

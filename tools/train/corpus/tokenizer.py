@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+from tools.train.corpus.documents import Document
 
 from thalweg.interfaces import ConfigError
 from thalweg.model.engram_vocabulary import PAD_TOKEN
-from tools.train.corpus.documents import Document
 
 SIZE = 4096
 SPECIAL = (
