@@ -78,9 +78,9 @@ def _train(options: argparse.Namespace, device: torch.device, started: float) ->
             )
         if progress.steps % _EVALUATE_STEPS == 0:
             _evaluate(training, log)
-    _evaluate(training, log)
     training.clock.pause()
     training.save(options.out)
+    _evaluate(training, log)
     log.write("end", seconds=round(time.monotonic() - started, 1), progress=round(training.clock.progress, 4))
 
 

@@ -13,9 +13,13 @@ from thalweg.interfaces import ConfigError
 class TokenWindows:
     """Draws windows; which ones depends on seed and step alone.
 
-    One half begins where a document does, so that position 0 means a beginning. The other half begins anywhere inside
-    a document; where enough documents are longer than the window, it lies in one document as a whole.
+    Some begin where a document does, so that position 0 can mean a beginning; more of them would repeat the few thousand
+    beginnings too often. The others begin anywhere inside a document; where enough documents are longer than the window,
+    they lie in one document as a whole.
     """
+
+    BEGINNINGS = 1 / 8
+    """Share of the windows that begin with a document."""
 
     def __init__(self, stream: NDArray[np.uint16], seed: int, device: torch.device, bos_id: int = 0) -> None:
         """stream: uint16 [N]. Raises ConfigError when it holds no BOS."""
@@ -32,8 +36,8 @@ class TokenWindows:
         if length >= len(self._stream):
             raise ConfigError(f"length is {length}; the stream has {len(self._stream)} tokens, one more is needed")
         random = np.random.default_rng([self._seed, step])
-        beginnings = self._beginnings(random, batch // 2, length)
-        firsts = np.concatenate([beginnings, self._insides(random, batch - batch // 2, length)])
+        count = int(batch * self.BEGINNINGS)
+        firsts = np.concatenate([self._beginnings(random, count, length), self._insides(random, batch - count, length)])
         firsts = np.minimum(firsts, len(self._stream) - length - 1)
         device = self._stream.device
         places = torch.from_numpy(firsts).to(device).unsqueeze(1) + torch.arange(length + 1, device=device)
