@@ -42,7 +42,6 @@ def parse() -> argparse.Namespace:
     measure.add_argument("--checkpoint", type=Path, required=True, help="checkpoint with a drafter")
     measure.add_argument("--data", type=Path, required=True, help="folder of held_out.npy and evaluation.npy")
     measure.add_argument("--out", type=Path, required=True, help="folder of the temperatures and the figures")
-    measure.add_argument("--mode", choices=("plain", "quant"), default="plain", help="numerics of the model")
     return parser.parse_args()
 
 
@@ -66,7 +65,7 @@ def run_export(options: argparse.Namespace) -> None:
 
 def run_measure(options: argparse.Namespace, device: torch.device) -> None:
     """Fit and measure."""
-    study = Study(options.checkpoint, options.data, device, options.seed, options.mode)
+    study = Study(options.checkpoint, options.data, device, options.seed)
     report = study.measure(study.fit(options.out))
     write_report(options.out / "drafter.json", report)
     print(json.dumps(report, indent=1))

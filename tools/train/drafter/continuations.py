@@ -4,36 +4,46 @@ from __future__ import annotations
 
 import torch
 from tools.train.drafter.lockstep import LockstepMemory
+from tools.train.drafter.recording import recorded
 from tools.train.drafter.target import Target
 from torch import Tensor
 
-from thalweg.model import ForwardBatch
+WARM_UP_STEPS = 3
 
 
 @torch.no_grad()
-def write(
-    target: Target, texts: Tensor, prompt_lengths: Tensor, is_greedy: Tensor, generator: torch.Generator
-) -> Tensor:
+def write(target: Target, texts: Tensor, prompt_lengths: Tensor, is_greedy: Tensor) -> Tensor:
     """int64 [n, L]: texts int64 [n, L] up to their prompt lengths int64 [n], the rest written by the backbone.
 
-    target: of `Target.writer`. is_greedy: bool [n], the others are drawn at temperature 1. Prompts have at least one
-    token. All tensors and the generator lie on the target's device.
+    is_greedy: bool [n], the others are drawn at temperature 1 with the device's random numbers. Prompts have at least
+    one token. All tensors lie on the target's device.
     """
     count, length = texts.shape
-    memory = LockstepMemory(target.model.config, count, length, target.model.numerics, target.device)
-    reach = max(target.model.config.engram_max_ngram_size, 1)
+    memory = LockstepMemory(target.config, count, length, target.model.numerics, target.device)
     written = texts.clone()
-    for position in range(length - 1):
-        recent = written[:, max(position + 1 - reach, 0) : position + 1]
-        positions = torch.full((count,), position, device=target.device)
-        batch = ForwardBatch(recent[:, -1].contiguous(), positions, target.ngram_ids(recent)[:, -1].contiguous())
-        drawn = _draw(target.model.logits(target.model.forward(batch, memory)), is_greedy, generator)
-        written[:, position + 1] = torch.where(position + 1 < prompt_lengths, written[:, position + 1], drawn)
-        memory.advance()
+
+    def step() -> None:
+        """Read the token at the memory's position and write the next one."""
+        position, following = memory.position, memory.position + 1
+        grams = target.grams(written, position).flatten(0, 1)
+        tokens = written.index_select(1, position)
+        logits = target.model.logits(target.forward(tokens, position.expand(count), grams, memory))
+        prompt = written.index_select(1, following).squeeze(1)
+        chosen = torch.where(following < prompt_lengths, prompt, _draw(logits, is_greedy))
+        written.index_copy_(1, following, chosen.unsqueeze(1))
+        position += 1
+
+    num_steps, run = length - 1, step
+    if target.device.type == "cuda" and num_steps > WARM_UP_STEPS:
+        run = recorded(step, WARM_UP_STEPS)
+        num_steps -= WARM_UP_STEPS
+    for _ in range(num_steps):
+        run()
     return written
 
 
-def _draw(logits: Tensor, is_greedy: Tensor, generator: torch.Generator) -> Tensor:
-    """int64 [n]: the likeliest token, or one drawn in proportion."""
-    sampled = torch.multinomial(torch.softmax(logits, -1), 1, generator=generator).squeeze(1)
-    return torch.where(is_greedy, logits.argmax(-1), sampled)
+def _draw(logits: Tensor, is_greedy: Tensor) -> Tensor:
+    """int64 [n]: the likeliest token of logits [n, V], or one drawn in proportion."""
+    # The largest of probabilities over exponential variables is a fair draw, and needs no word with the host.
+    sampled = torch.softmax(logits, -1) / torch.empty_like(logits).exponential_()
+    return torch.where(is_greedy, logits.argmax(-1), sampled.argmax(-1))

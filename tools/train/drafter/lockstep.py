@@ -13,12 +13,14 @@ from thalweg.model import ModelConfig, Numerics
 class LockstepMemory:
     """Keys of n sequences of up to L tokens in tensors of that size; a pass has one row per sequence.
 
-    Satisfies `thalweg.model.AttentionMemory`. `position` is that of the pass and moves on with `advance`.
+    Satisfies `thalweg.model.AttentionMemory`. Every pass does the same work, whatever its position: an entry is written
+    before its group is complete, and again when it is, and nobody may see it before.
     """
 
     def __init__(self, config: ModelConfig, count: int, length: int, numerics: Numerics, device: torch.device) -> None:
         """count: n; length: L."""
-        self.position = 0
+        self.position = torch.zeros(1, dtype=torch.int64, device=device)
+        """int64 [1] of the pass; whoever runs passes moves it on."""
         self._config = config
         self._numerics = numerics
         self._count = count
@@ -26,31 +28,24 @@ class LockstepMemory:
         self._first = torch.arange(count, device=device)
         self._stores: dict[tuple[str, int], Tensor] = {}
 
-    def advance(self) -> None:
-        """The next pass is about the next position."""
-        self.position += 1
-
     def window(self, layer: int, rows: Tensor) -> tuple[Tensor, Tensor]:
-        keys = self._store("window", layer, self._length, rows.shape[1], rows)
-        keys[:, self.position] = self._numerics.mxfp8(rows)
+        keys = self._store("window", layer, self._length, rows)
+        keys.index_copy_(1, self.position, self._numerics.mxfp8(rows).unsqueeze(1))
         width = self._config.sliding_window
-        visible = min(self.position + 1, width)
+        visible = (self.position + 1).clamp(max=width)
         places = torch.arange(width, device=rows.device)
         oldest = self._first[:, None] * self._length + self.position + 1 - visible
         return keys.flatten(0, 1), torch.where(places < visible, oldest + places, -1)
 
     def entry_positions(self, ratio: int) -> Tensor:
-        last = self.position + 1 - ratio
-        return self._first.new_full((self._count if self._completes(ratio) else 0,), last)
+        return (self.position // ratio * ratio).expand(self._count)
 
     def pool(self, layer: int, score: Tensor, latent: Tensor) -> Tensor:
         ratio = self._config.compress_ratios[layer]
-        scores = self._store("score", layer, ratio, score.shape[1], score)
-        latents = self._store("latent", layer, ratio, latent.shape[1], latent)
-        place = self.position % ratio
-        scores[:, place], latents[:, place] = score, latent
-        if not self._completes(ratio):
-            return score[:0]
+        scores, latents = (
+            self._store(kind, layer, ratio, rows).index_copy_(1, self.position % ratio, rows.unsqueeze(1))
+            for kind, rows in (("score", score), ("latent", latent))
+        )
         pooled: Tensor = self._numerics.ops.pool_groups(scores, latents)
         return pooled
 
@@ -71,28 +66,13 @@ class LockstepMemory:
         first = self._first[:, None] * entries.shape[1]
         return entries.flatten(0, 1), torch.where(selection >= 0, selection.long() + first, -1)
 
-    def _completes(self, ratio: int) -> bool:
-        """Whether this position is the last of a group."""
-        return (self.position + 1) % ratio == 0
-
     def _append(self, kind: str, layer: int, rows: Tensor, quantise: Callable[[Tensor], Tensor]) -> None:
         ratio = self._config.compress_ratios[layer]
-        entries = self._store(kind, layer, self._length // ratio, rows.shape[1], rows)
-        if self._completes(ratio):
-            entries[:, self.position // ratio] = quantise(rows)
+        entries = self._store(kind, layer, -(-self._length // ratio), rows)
+        entries.index_copy_(1, self.position // ratio, quantise(rows).unsqueeze(1))
 
-    def _store(self, kind: str, layer: int, places: int, width: int, like: Tensor) -> Tensor:
-        """[n, places, width], made when it is first asked for."""
+    def _store(self, kind: str, layer: int, places: int, like: Tensor) -> Tensor:
+        """[n, places, columns of `like`], made when it is first asked for."""
         if (kind, layer) not in self._stores:
-            self._stores[kind, layer] = like.new_zeros(self._count, places, width)
+            self._stores[kind, layer] = like.new_zeros(self._count, places, like.shape[1])
         return self._stores[kind, layer]
-
-
-def lockstep_scores(q: Tensor, weights: Tensor, keys: Tensor, begin: Tensor, end: Tensor) -> Tensor:
-    """The op `indexer_scores` where every row has as many keys of its own: [n, M], -inf past its visible entries.
-
-    q [n, G, d], weights [n, G], keys [n * M, d], begin and end int64 [n].
-    """
-    own = keys.view(len(q), -1, keys.shape[1])
-    scores = (weights.unsqueeze(1) @ torch.relu(q @ own.mT)).squeeze(1)
-    return scores.masked_fill(torch.arange(own.shape[1], device=q.device) >= (end - begin)[:, None], -torch.inf)

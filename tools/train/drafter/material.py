@@ -42,36 +42,24 @@ def read_corpus(target: Target, stretches: Stretches, count: int, length: int, r
 
 
 def write_for_training(
-    writer: Target, target: Target, stretches: Stretches, count: int, length: int, random: np.random.Generator
+    target: Target, stretches: Stretches, count: int, length: int, random: np.random.Generator
 ) -> Shelf:
     """Texts that the backbone wrote behind prompts of the corpus, every second one greedily.
 
-    writer: of `Target.writer`. Anchors are what it wrote, not the prompts.
+    Anchors are what it wrote, not the prompts.
     """
     prompts = torch.from_numpy(random.integers(LEAST_PROMPT, length // 2 + 1, size=count))
-    is_greedy = torch.arange(count) % 2 == 0
-    return _written(writer, target, stretches.draw(count, length, random), prompts, is_greedy, random)
+    return _written(target, stretches.draw(count, length, random), prompts, torch.arange(count) % 2 == 0)
 
 
-def write_for_measuring(
-    writer: Target, target: Target, prompts: Tensor, length: int, random: np.random.Generator, *, greedy: bool
-) -> Shelf:
+def write_for_measuring(target: Target, prompts: Tensor, length: int, *, greedy: bool) -> Shelf:
     """Continuations of `length` tokens behind prompts int64 [n, P], all greedy or all drawn at temperature 1."""
     count, prompt_length = prompts.shape
     texts = torch.nn.functional.pad(prompts, (0, length))
-    lengths, is_greedy = torch.full((count,), prompt_length), torch.full((count,), greedy)
-    return _written(writer, target, texts, lengths, is_greedy, random)
+    return _written(target, texts, torch.full((count,), prompt_length), torch.full((count,), greedy))
 
 
-def _written(
-    writer: Target,
-    target: Target,
-    texts: Tensor,
-    prompt_lengths: Tensor,
-    is_greedy: Tensor,
-    random: np.random.Generator,
-) -> Shelf:
-    device = writer.device
-    generator = torch.Generator(device).manual_seed(int(random.integers(2**31)))
-    written = continuations.write(writer, texts.to(device), prompt_lengths.to(device), is_greedy.to(device), generator)
+def _written(target: Target, texts: Tensor, prompt_lengths: Tensor, is_greedy: Tensor) -> Shelf:
+    device = target.device
+    written = continuations.write(target, texts.to(device), prompt_lengths.to(device), is_greedy.to(device))
     return Shelf.read(target, written, prompt_lengths, is_greedy)

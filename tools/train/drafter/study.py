@@ -9,17 +9,19 @@ from typing import Any
 
 import numpy as np
 import torch
+from tools.train.backbone.experts import DenseExperts
 from tools.train.common.files import load_tokens
 from tools.train.drafter.chain import Judged, judge_shelf
 from tools.train.drafter.library import Shelf
 from tools.train.drafter.material import write_for_measuring
 from tools.train.drafter.measure import Chains, calibration_figures, least_repetitive, overlap_figures
+from tools.train.drafter.ops import DraftOps
 from tools.train.drafter.target import Target
 from tools.train.evaluate.models import OnDevice, Subject
 from torch import Tensor
 
 from thalweg.dspark import calibrate, write_calibration
-from thalweg.model import DraftNetwork, Model
+from thalweg.model import DraftNetwork, Model, Numerics
 from thalweg.model.drafter.source import draft_tensors
 from thalweg.model.weights import Weights
 
@@ -50,16 +52,15 @@ class Study:
         data: Path,
         device: torch.device,
         seed: int,
-        mode: str = "plain",
         amounts: Amounts | None = None,
     ) -> None:
-        """data: folder of held_out.npy and evaluation.npy; mode: numerics of the model, `plain` or `quant`."""
+        """data: folder of held_out.npy and evaluation.npy, or their .xz."""
         self._amounts = Amounts() if amounts is None else amounts
         self._random = np.random.default_rng(seed)
         self._draw = torch.Generator(device).manual_seed(seed)
         subject = Subject.open(checkpoint, device)
-        self._target = Target.reader(subject, subject.config.dspark_target_layer_ids, mode)
-        self._writer = Target.writer(subject, mode)
+        torch.manual_seed(seed)
+        self._target = Target(subject, subject.config.dspark_target_layer_ids)
         self.model = self._target.model
         self.network = load_network(checkpoint, self.model, device)
         self._data = data
@@ -98,7 +99,7 @@ class Study:
     def _chains(self, prompts: Tensor, *, greedy: bool) -> tuple[Chains, tuple[Judged, Shelf]]:
         # A step at the last token still needs a block's worth of text to be judged by.
         length = CONTINUATION + self.network.config.dspark_block_size
-        shelf = write_for_measuring(self._writer, self._target, prompts, length, self._random, greedy=greedy)
+        shelf = write_for_measuring(self._target, prompts, length, greedy=greedy)
         judged = judge_shelf(self.network, self.model, shelf, self._draw, greedy=greedy)
         return Chains.of(judged, len(prompts)), (judged, shelf)
 
@@ -121,12 +122,12 @@ class Study:
 
 
 def load_network(checkpoint: Path, model: Model, device: torch.device) -> DraftNetwork:
-    """The drafter of the checkpoint that the model was loaded from, on its device; see `DraftNetwork.load`."""
-    config = model.config
+    """As `DraftNetwork.load` in plain mode, on a device and for many blocks at once."""
+    config, numerics = model.config, Numerics("plain", "float32", DraftOps())
     head = "embed.weight" if config.tie_word_embeddings else "head.weight"
     shared = model.parameters["embed.weight"], model.parameters[head]
     with draft_tensors(checkpoint, config) as source, device:
-        return DraftNetwork(config, Weights(OnDevice(source, device), model.numerics), model.numerics, *shared)
+        return DraftNetwork(config, Weights(OnDevice(source, device), numerics), numerics, *shared, DenseExperts)
 
 
 def write_report(path: Path, report: dict[str, Any]) -> None:

@@ -74,9 +74,9 @@ class Run:
         masters = initial_masters(draft_specs(self.config).values(), self.config.hc_mult, plan.seed)
         if (plan.out / "progress.json").exists():
             masters, self._progress = load_resume_point(plan.out)
-        self.target = Target.reader(self.subject, self.config.dspark_target_layer_ids)
-        self.library = self._read_library()
+        self.target = Target(self.subject, self.config.dspark_target_layer_ids)
         torch.manual_seed(plan.seed + self._progress["invocations"])
+        self.library = self._read_library()
         self.trainer = Trainer(self.config, masters, self.target.model, self.library)
         self.clock = Clock(60 * plan.minutes, self._progress["elapsed_s"])
 
@@ -114,8 +114,7 @@ class Run:
         random = np.random.default_rng([plan.seed, self._progress["invocations"]])
         stretches = Stretches(load_tokens(plan.data, "train"), self.config.bos_token_id)
         start = time.perf_counter()
-        writer = Target.writer(self.subject)
-        own = write_for_training(writer, self.target, stretches, amounts.own_texts, amounts.own_length, random)
+        own = write_for_training(self.target, stretches, amounts.own_texts, amounts.own_length, random)
         wrote = time.perf_counter()
         corpus = read_corpus(self.target, stretches, amounts.corpus_texts, amounts.corpus_length, random)
         print(

@@ -12,13 +12,13 @@ from tools.train.drafter.blocks import block_rows
 from tools.train.drafter.library import Library
 from tools.train.drafter.loss import BlockLoss, block_loss
 from tools.train.drafter.ops import DraftOps
+from tools.train.drafter.recording import recorded
 from tools.train.drafter.settings import draft_specs
 from torch import Tensor
 
 from thalweg.model import DraftNetwork, Model, ModelConfig, Numerics
 
 WARM_UP_STEPS = 3
-"""Steps before a graph is recorded: what is allocated or compiled on first use must not be in it."""
 
 
 class Trainer:
@@ -62,16 +62,7 @@ class Trainer:
 
     def record(self) -> None:
         """From now on replay the step as one CUDA graph. A few steps are made on the way, at the rates as they are."""
-        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            for _ in range(WARM_UP_STEPS):
-                self._step()
-        torch.cuda.current_stream().wait_stream(stream)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            self._step()
-        self._run = graph.replay
+        self._run = recorded(self._step, WARM_UP_STEPS)
 
     def _step(self) -> None:
         for leaf in self.network.parameters.values():

@@ -56,7 +56,7 @@ class DraftNetwork:
         self._head = Head(norm, head_weight, norm_eps=config.rms_norm_eps, numerics=numerics)
         self._markov_rows = weights.plain(f"mtp.{last}.markov_head.embed.weight")
         self._markov_head = weights.plain(f"mtp.{last}.markov_head.head.weight")
-        self._confidence = weights.plain(f"mtp.{last}.confidence_head.proj.weight").flatten()
+        self._confidence = weights.plain(f"mtp.{last}.confidence_head.proj.weight")
         self.tables = RotaryTables(config, numerics)
         self.parameters = weights.parameters
         """Every weight tensor of its own by name; a joined matrix has the names of its parts joined with `+`."""
@@ -123,5 +123,6 @@ class DraftNetwork:
 
     def confidences(self, rows: torch.Tensor, markov_rows: torch.Tensor, temperature: float) -> torch.Tensor:
         """float32 [n]: how sure the drafter is, from collapsed rows [n, h] and the Markov rows [n, r] before them."""
-        confidence: torch.Tensor = self.numerics.ops.confidence(rows, markov_rows, self._confidence, temperature)
+        weight = self._confidence.flatten()
+        confidence: torch.Tensor = self.numerics.ops.confidence(rows, markov_rows, weight, temperature)
         return confidence
