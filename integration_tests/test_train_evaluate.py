@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +22,7 @@ from tools.train.evaluate.windows import Windows
 
 from thalweg.dspark import ConfidenceRecords
 from thalweg.engine import LLM, SamplingParams
+from thalweg.interfaces import ConfigError
 from thalweg.model import Model, TensorSpec, tensor_specs, write_random_checkpoint
 from thalweg.model.tiny import small_config
 
@@ -42,8 +44,8 @@ def subject(checkpoint: Path) -> Subject:
 @pytest.fixture(scope="module")
 def windows(checkpoint: Path) -> Windows:
     drawn = np.random.default_rng(0).integers(5, 512, (3, 121)).astype(np.uint16)
-    np.save(checkpoint.parent / "evaluation.npy", drawn)
-    return Windows.read(checkpoint.parent / "evaluation.npy", checkpoint / "tokenizer.json")
+    np.save(checkpoint / "evaluation.npy", drawn)
+    return Windows.read(checkpoint, checkpoint)
 
 
 @pytest.mark.parametrize("mode", ["plain", "quant"])
@@ -80,15 +82,30 @@ def stored_values(subject: Subject, spec: TensorSpec) -> torch.Tensor:
     return values
 
 
-def test_bytes_of_windows_are_those_of_their_text(checkpoint: Path, windows: Windows) -> None:
+def test_bytes_of_windows_are_those_of_their_text(checkpoint: Path, tmp_path: Path) -> None:
     tokenizer = Tokenizer.from_file(str(checkpoint / "tokenizer.json"))
-    texts = [tokenizer.encode(f"def f_{number}(é): return 'ß'\n", add_special_tokens=False) for number in range(3)]
-    length = min(len(text.ids) for text in texts)
-    stored = np.array([[0, *text.ids[:length]] for text in texts], dtype=np.uint16)
-    np.save(checkpoint.parent / "texts.npy", stored)
-    read = Windows.read(checkpoint.parent / "texts.npy", checkpoint / "tokenizer.json")
-    whole = [f"def f_{number}(é): return 'ß'\n".encode() for number in range(3)]
-    assert read.num_bytes == sum(map(len, whole))
+    texts = [f"def f_{number}(é): return 'ß'\n" for number in range(3)]
+    stored = np.array([[0, *tokenizer.encode(text, add_special_tokens=False).ids] for text in texts], dtype=np.uint16)
+    np.save(tmp_path / "evaluation.npy", stored)
+    shutil.copy(checkpoint / "tokenizer.json", tmp_path)
+    assert Windows.read(tmp_path, checkpoint).num_bytes == sum(len(text.encode()) for text in texts)
+
+
+def test_windows_of_another_tokenizer_are_refused(checkpoint: Path, windows: Windows, tmp_path: Path) -> None:
+    shutil.copy(checkpoint / "evaluation.npy", tmp_path)
+    with pytest.raises(ConfigError, match=r"tokenizer\.json does not exist"):
+        Windows.read(tmp_path, checkpoint)
+    tokenizer = Tokenizer.from_file(str(checkpoint / "tokenizer.json"))
+    tokenizer.add_tokens(["another"])
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    with pytest.raises(ConfigError, match="another tokenizer"):
+        Windows.read(tmp_path, checkpoint)
+
+
+@pytest.mark.parametrize("limit", [0, 4])
+def test_more_windows_than_there_are_are_refused(checkpoint: Path, windows: Windows, limit: int) -> None:
+    with pytest.raises(ConfigError, match=f"--windows is {limit}"):
+        Windows.read(checkpoint, checkpoint, limit)
 
 
 def test_selections_that_stand_in_for_the_indexer() -> None:
@@ -103,7 +120,7 @@ def test_selections_that_stand_in_for_the_indexer() -> None:
 def test_the_command_writes_every_figure_and_every_replacement_costs_something(
     checkpoint: Path, windows: Windows, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    out, data = tmp_path / "report.json", checkpoint.parent
+    out, data = tmp_path / "report.json", checkpoint
     measures = ("losses", "ablations", "routing")
     command = ["evaluate", "--checkpoint", checkpoint, "--data", data, "--out", out, "--windows", 1, "--measures"]
     monkeypatch.setattr("sys.argv", [str(word) for word in (*command, *measures, "--device", "cpu")])

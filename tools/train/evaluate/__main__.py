@@ -10,11 +10,10 @@ from dataclasses import asdict
 from pathlib import Path
 
 import torch
-from tokenizers import Tokenizer
 from tools.train.evaluate import ablations, attention_mass, long_context, losses, routing, samples
 from tools.train.evaluate.models import Subject
 from tools.train.evaluate.report import Report
-from tools.train.evaluate.windows import Windows
+from tools.train.evaluate.windows import Windows, read_tokenizer
 
 from thalweg.interfaces import ThalwegError
 
@@ -39,8 +38,7 @@ def main() -> None:
     options = parse()
     subject = Subject.open(options.checkpoint, options.device)
     master = None if options.master is None else subject.with_masters(options.master)
-    tokenizer_file = options.checkpoint / "tokenizer.json"
-    windows = Windows.read(options.data / "evaluation.npy", tokenizer_file, options.windows)
+    windows = Windows.read(options.data, options.checkpoint, options.windows)
     report = Report()
 
     def tell_long_context() -> None:
@@ -48,7 +46,7 @@ def main() -> None:
         report.add(long_context.measure(subject, documents))
 
     def tell_samples() -> None:
-        written = samples.write_samples(subject, Tokenizer.from_file(str(tokenizer_file)))
+        written = samples.write_samples(subject, read_tokenizer(options.checkpoint))
         for sample in written:
             print(f"--- temperature {sample.temperature:g}: {sample.prompt!r}\n{sample.prompt}{sample.text}")
         report.keep("samples", [asdict(sample) for sample in written])

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tokenizers import Tokenizer
 from tools.train.evaluate.serving import serve_drafts, serve_windows
+from tools.train.evaluate.windows import Windows, read_tokenizer
 
 from thalweg.interfaces import RequestOutput, ThalwegError
 
@@ -58,7 +58,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True, help="folder of evaluation.npy")
     parser.add_argument("--out", type=Path, required=True, help="folder for baselines.json and baseline_windows.npy")
     options = parser.parse_args()
-    windows = np.load(options.data / "evaluation.npy")[:NUM_WINDOWS]
+    windows = Windows.read(options.data, options.checkpoint, NUM_WINDOWS).tokens.numpy().astype(np.uint16)
     np.save(options.out / "baseline_windows.npy", windows)
     document: dict[str, Any] = {"sha256": fingerprint(options.checkpoint)}
     document["windows"] = {
@@ -84,7 +84,7 @@ def fingerprint(checkpoint: Path) -> dict[str, str]:
 def encode(checkpoint: Path, prompts: Sequence[str]) -> list[list[int]]:
     """Token ids of each prompt, BOS first."""
     bos = json.loads((checkpoint / "config.json").read_text(encoding="utf-8"))["bos_token_id"]
-    tokenizer = Tokenizer.from_file(str(checkpoint / "tokenizer.json"))
+    tokenizer = read_tokenizer(checkpoint)
     return [[bos, *tokenizer.encode(prompt).ids] for prompt in prompts]
 
 
