@@ -13,13 +13,15 @@ from thalweg.interfaces import ConfigError
 class TokenWindows:
     """Draws windows; which ones depends on seed and step alone.
 
-    Some begin where a document does, so that position 0 can mean a beginning; more of them would repeat the few thousand
-    beginnings too often. The others begin anywhere inside a document; where enough documents are longer than the window,
-    they lie in one document as a whole.
+    Some begin where a document does, so that position 0 can mean a beginning; more of them would repeat the few
+    thousand beginnings too often. The others begin anywhere in the stream, and go on into the next document, as those
+    that training is measured on do; long ones lie in one document as a whole, to learn what is far away.
     """
 
     BEGINNINGS = 1 / 8
     """Share of the windows that begin with a document."""
+    LONG = 2048
+    """Tokens from which on a window lies in one document, where any is long enough."""
 
     def __init__(self, stream: NDArray[np.uint16], seed: int, device: torch.device, bos_id: int = 0) -> None:
         """stream: uint16 [N]. Raises ConfigError when it holds no BOS."""
@@ -37,7 +39,9 @@ class TokenWindows:
             raise ConfigError(f"length is {length}; the stream has {len(self._stream)} tokens, one more is needed")
         random = np.random.default_rng([self._seed, step])
         count = int(batch * self.BEGINNINGS)
-        firsts = np.concatenate([self._beginnings(random, count, length), self._insides(random, batch - count, length)])
+        firsts = np.concatenate(
+            [self._beginnings(random, count, length), self._elsewhere(random, batch - count, length)]
+        )
         firsts = np.minimum(firsts, len(self._stream) - length - 1)
         device = self._stream.device
         places = torch.from_numpy(firsts).to(device).unsqueeze(1) + torch.arange(length + 1, device=device)
@@ -50,10 +54,12 @@ class TokenWindows:
         long = self._starts[self._lengths >= length // 2]
         return random.choice(long if len(long) else self._starts, count)
 
-    def _insides(self, random: np.random.Generator, count: int, length: int) -> NDArray[np.int64]:
-        """Places inside documents, all possible ones equally likely."""
+    def _elsewhere(self, random: np.random.Generator, count: int, length: int) -> NDArray[np.int64]:
+        """Other places, all possible ones equally likely."""
         room = np.maximum(self._lengths - length, 0)
-        ends = np.cumsum(room if room.sum() > len(self._stream) // 10 else self._lengths)
+        if length < self.LONG or not room.any():
+            return random.integers(0, len(self._stream) - length, count)
+        ends = np.cumsum(room)
         places = random.integers(0, ends[-1], count)
         document = np.searchsorted(ends, places, side="right")
         before = np.where(document > 0, ends[document - 1], 0)
