@@ -47,6 +47,7 @@ def parse() -> argparse.Namespace:
 
 def run_train(options: argparse.Namespace, device: torch.device) -> None:
     """Train until time is over."""
+    torch.set_float32_matmul_precision("high")
     plan = Plan(
         options.checkpoint, options.data, options.out, options.minutes, options.max_minutes, options.seed, device
     )
@@ -75,8 +76,6 @@ def main() -> None:
     """Run one stage."""
     options = parse()
     device = torch.device(options.device)
-    if device.type == "cuda":
-        torch.set_float32_matmul_precision("high")
     if options.stage == "train":
         run_train(options, device)
     elif options.stage == "export":
