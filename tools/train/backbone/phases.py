@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from tools.train.backbone.memory import PassShape
+from tools.train.common.schedule import RateSchedule
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,9 +23,10 @@ class Phase:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """All phases in order."""
+    """All phases in order, and how fast to learn."""
 
     phases: tuple[Phase, ...]
+    rates: RateSchedule
 
     def at(self, progress: float) -> Phase:
         """The phase at a share of the planned time."""
@@ -41,18 +43,18 @@ def small_plan() -> Plan:
     dense = PassShape(64, 1024)
     sparse = PassShape(64, 1024, is_sparse=True, study_blocks=4)
     long = PassShape(8, 8192, is_sparse=True, study_blocks=8)
-    return _plan(dense, sparse, long)
+    return _plan(dense, sparse, long, RateSchedule())
 
 
 def toy_plan() -> Plan:
     """The same phases in a size that a CPU trains in seconds."""
-    dense = PassShape(4, 128, dense_entries=128)
+    dense = PassShape(2, 128, dense_entries=64)
     sparse = replace(dense, is_sparse=True, study_blocks=2)
-    long = replace(sparse, batch=2, length=256)
-    return _plan(dense, sparse, long)
+    long = replace(sparse, batch=1, length=256)
+    return _plan(dense, sparse, long, RateSchedule(warmup_steps=6, restart_steps=2))
 
 
-def _plan(dense: PassShape, sparse: PassShape, long: PassShape) -> Plan:
+def _plan(dense: PassShape, sparse: PassShape, long: PassShape, rates: RateSchedule) -> Plan:
     return Plan(
         (
             Phase("dense", 0.03, (dense,)),
@@ -60,5 +62,6 @@ def _plan(dense: PassShape, sparse: PassShape, long: PassShape) -> Plan:
             Phase("selected", 0.78, (sparse,)),
             Phase("selected, long", 0.80, (sparse, long)),
             Phase("quantised, long", 1.0, (sparse, long), is_quantised=True),
-        )
+        ),
+        rates,
     )

@@ -19,7 +19,7 @@ from tools.train.backbone.phases import Phase, Plan
 from tools.train.backbone.step import RecordedStep, TrainingStep, study_blocks
 from tools.train.common.optimiser import Optimiser
 from tools.train.common.resume import load_resume_point, save_resume_point
-from tools.train.common.schedule import Clock, RateSchedule
+from tools.train.common.schedule import Clock
 from tools.train.common.windows import TokenWindows
 from torch import Tensor
 
@@ -76,7 +76,6 @@ class Training:
         self.step = TrainingStep(self.network, self.optimiser, device)
         self.recorded = RecordedStep(self.step) if device.type == "cuda" else None
         self._evaluation = torch.from_numpy(evaluation.astype(np.int64)).to(device)
-        self._schedule = RateSchedule()
         self._steps_since_start = 0
         self._ends: list[torch.cuda.Event] = []
 
@@ -96,7 +95,7 @@ class Training:
         phase = self.plan.at(progress)
         if phase.is_quantised != self.optimiser.is_quantised:
             self._set_quantised(phase.is_quantised)
-        self.optimiser.rate.fill_(self._schedule.rate(progress, self.progress.steps, self._steps_since_start))
+        self.optimiser.rate.fill_(self.plan.rates.rate(progress, self.progress.steps, self._steps_since_start))
         self.step.balance.fill_(_BALANCE if progress < _LATE else _LATE_BALANCE)
         shape = phase.shapes[self.progress.steps % len(phase.shapes)]
         self.run_step(self.step if self.recorded is None else self.recorded, shape, self.progress.steps)
