@@ -126,9 +126,10 @@ def test_the_command_writes_every_figure_and_every_replacement_costs_something(
     monkeypatch.setattr("sys.argv", [str(word) for word in (*command, *measures, "--device", "cpu")])
     main()
     report = json.loads(out.read_text())
-    told = {(figure["measure"], figure["name"]): figure for figure in report["figures"]}
+    told = {(figure["measure"], figure["name"]): figure for figure in reversed(report["figures"])}
     for name in ablations.replacements():
         assert abs(told["ablations", name]["value"]) > 1e-6, name
+    assert report["stored weights, plain, by window"] == [told["losses", "stored weights, plain"]["value"]]
     assert sum(measure == "routing" for measure, _ in told) == 2 * 8
     assert all("1 windows of 120, 120 tokens" in figure["over"] for figure in told.values())
 

@@ -52,7 +52,7 @@ def main() -> None:
         report.keep("samples", [asdict(sample) for sample in written])
 
     work: dict[str, Callable[[], None]] = {
-        "losses": lambda: report.add(losses.measure(subject, master, windows)),
+        "losses": lambda: report.add(losses.measure(subject, master, windows, report.keep)),
         "ablations": lambda: report.add(ablations.measure(subject, windows)),
         "indexer": lambda: report.add(attention_mass.measure(subject, windows)),
         "routing": lambda: report.add(routing.measure(subject, windows)),

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 
 import torch
 from tools.train.evaluate import ops
-from tools.train.evaluate.losses import mean_loss
+from tools.train.evaluate.losses import window_losses
 from tools.train.evaluate.models import Subject
 from tools.train.evaluate.ops import Op
 from tools.train.evaluate.report import Figure
@@ -25,9 +25,9 @@ LEAST_NATS = {"most recent entries for the indexer's": 0.10, "Engram off": 0.20}
 def measure(subject: Subject, windows: Windows) -> Iterator[Figure]:
     """What every replacement adds to the loss, plain."""
     torch.manual_seed(0)  # two replacements draw
-    own = mean_loss(subject.model("plain"), subject, windows)
+    own = window_losses(subject.model("plain"), subject, windows).mean()
     for name, replaced in replacements().items():
-        added = mean_loss(subject.model("plain", replaced), subject, windows) - own
+        added = float(window_losses(subject.model("plain", replaced), subject, windows).mean() - own)
         yield Figure(MEASURE, name, added, "nats/token", windows.description, least=LEAST_NATS.get(name))
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from tools.train.evaluate.models import Subject
 from tools.train.evaluate.report import Figure
 from tools.train.evaluate.runner import token_losses
 from tools.train.evaluate.windows import Windows
+from torch import Tensor
 
 from thalweg.model import Model
 
@@ -17,23 +18,34 @@ MOST_BITS_PER_BYTE = 0.72
 MOST_QUANTISATION_NATS = 0.02
 
 
-def measure(subject: Subject, master: Subject | None, windows: Windows) -> Iterator[Figure]:
-    """Losses of the stored weights, of the master weights where there are any, and with every value quantised."""
-    plain = mean_loss(subject.model("plain"), subject, windows)
+def measure(
+    subject: Subject, master: Subject | None, windows: Windows, keep: Callable[[str, list[float]], None]
+) -> Iterator[Figure]:
+    """Losses of the stored weights, of the master weights where there are any, and with every value quantised.
+
+    keep: is given a name and the losses of single windows, by which another device can be compared.
+    """
+
+    def told(weights: Subject, mode: str, name: str) -> float:
+        losses = window_losses(weights.model(mode), weights, windows)
+        keep(f"{name}, by window", losses.tolist())
+        return float(losses.mean())
+
+    plain = told(subject, "plain", "stored weights, plain")
     yield from _as_figures("stored weights, plain", plain, windows, MOST_BITS_PER_BYTE)
     if master is not None:
-        loss = mean_loss(master.model("plain"), master, windows)
+        loss = told(master, "plain", "master weights, plain")
         yield from _as_figures("master weights, plain", loss, windows)
         yield Figure(MEASURE, "what storing the weights costs", plain - loss, "nats/token", windows.description)
-    quant = mean_loss(subject.model("quant"), subject, windows)
+    quant = told(subject, "quant", "stored weights, quant")
     yield from _as_figures("stored weights, quant", quant, windows)
     added = "what activations, KV and index quantised add"
     yield Figure(MEASURE, added, quant - plain, "nats/token", windows.description, most=MOST_QUANTISATION_NATS)
 
 
-def mean_loss(model: Model, subject: Subject, windows: Windows) -> float:
-    """Nats per predicted token."""
-    return float(token_losses(model, windows.tokens, subject.device).mean())
+def window_losses(model: Model, subject: Subject, windows: Windows) -> Tensor:
+    """float64 [n] nats per predicted token of each window."""
+    return token_losses(model, windows.tokens, subject.device).mean(1)
 
 
 def _as_figures(name: str, loss: float, windows: Windows, most_bits: float | None = None) -> Iterator[Figure]:

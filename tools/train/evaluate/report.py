@@ -43,7 +43,7 @@ class Report:
 
     def __init__(self) -> None:
         self._figures: list[Figure] = []
-        self._texts: dict[str, Any] = {}
+        self._kept: dict[str, Any] = {}
 
     def add(self, figures: Iterable[Figure]) -> None:
         """Print and keep some figures; a heading says what they are about."""
@@ -56,14 +56,14 @@ class Report:
             self._figures.append(figure)
 
     def keep(self, name: str, content: Any) -> None:
-        """Keep something that is no figure, such as texts."""
-        self._texts[name] = content
+        """Keep something that is no figure, such as texts, under a name of its own."""
+        self._kept[name] = content
 
     def write(self, file: Path, **about: str) -> None:
         """Everything as JSON, with what was evaluated and where."""
         document = {
             "about": about | {"torch": torch.__version__, "python": platform.python_version(), "command": sys.argv[1:]},
             "figures": [asdict(figure) for figure in self._figures],
-            **self._texts,
+            **self._kept,
         }
         file.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
