@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from tools.train.evaluate import samples
 from tools.train.evaluate.serving import serve_drafts, serve_windows
 from tools.train.evaluate.windows import Windows, read_tokenizer
 
@@ -28,12 +29,7 @@ MODES = {"plain": "float32", "quant": "exact"}
 """The arithmetic of each mode: nothing is rounded in `plain`, so nothing can flip."""
 TEMPERATURES = (0.0, 1.0)
 PROMPTS = (
-    "def __init__(self, ",
-    "import os\nimport sys\n\n\ndef main():\n    ",
-    "class TestConnection(unittest.TestCase):\n    def test_",
-    "The function returns a list of ",
-    "    for key, value in ",
-    "    Parameters\n    ----------\n    x : array_like\n        ",
+    *samples.PROMPTS,
     "    def __repr__(self):\n        return ",
     "    if not isinstance(",
     "    raise ValueError(",

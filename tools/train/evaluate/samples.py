@@ -23,6 +23,7 @@ PROMPTS = (
     "    for key, value in ",
     "    Parameters\n    ----------\n    x : array_like\n        ",
 )
+"""Those of examples/quickstart.py."""
 LENGTH = 96
 SEED = 0
 
