@@ -34,6 +34,7 @@ from thalweg.kernels.reference.hyper_connections import sinkhorn as reference_si
 from thalweg.model import Checkpoint, Model, ModelConfig, Trace, small_config, tensor_specs, write_random_checkpoint
 from thalweg.model.engram_vocabulary import EngramVocabulary
 from thalweg.model.tiny_tokenizer import write_tokenizer
+from thalweg.tiny import checkpoint_path
 
 CPU = torch.device("cpu")
 ROOT = Path(__file__).parent.parent
@@ -102,6 +103,18 @@ def test_a_training_pass_computes_what_the_model_computes(checkpoint: Path, dens
     for layer, mask in zip((2, 4, 6), selections, strict=True):
         wanted = listed(trace["topk", layer].long().unsqueeze(0), mask.shape[-1]).squeeze(0)
         assert torch.equal(mask, wanted), f"layer {layer}"
+
+
+@pytest.mark.slow
+def test_a_training_pass_of_the_shipped_checkpoint_is_the_model_s() -> None:
+    path = checkpoint_path()
+    windows = random_windows(1, 320, 4096)
+    losses = network_of(path).losses(windows, PassShape(1, 320, is_sparse=True))
+    with torch.no_grad():
+        expected = model_losses(Model.load(path, "plain", "float32"), windows)
+    # Where two scores are nearly equal, a rounding may select the other one.
+    torch.testing.assert_close(losses.tokens.detach(), expected, atol=1e-3, rtol=0)
+    assert float((losses.tokens.detach() - expected).abs().mean()) < 2e-5
 
 
 def test_gradients_are_those_of_the_model(checkpoint: Path) -> None:

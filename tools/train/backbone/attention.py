@@ -30,9 +30,7 @@ def dense_attention(queries: Tensor, keys: Tensor, entries: Tensor, mask: Tensor
     pairs, near = _window_logits(queries, keys, window)
     far = (queries.flatten(1, 2) @ entries.mT).view(batch, length, heads, -1).float()
     far = far.masked_fill(~mask.unsqueeze(2), -torch.inf)
-    level = torch.maximum(torch.maximum(near.amax(-1), far.amax(-1)), sink).detach()
-    near_mass, far_mass = torch.exp(near - level.unsqueeze(-1)), torch.exp(far - level.unsqueeze(-1))
-    total = near_mass.sum(-1) + far_mass.sum(-1) + torch.exp(sink - level)
+    near_mass, far_mass, total = _masses(near, far, sink)
     values = _window_values(near_mass, pairs, queries)
     values = values + (far_mass.to(queries.dtype).flatten(1, 2) @ entries).view(batch, length, heads, dim).float()
     return (values / total.unsqueeze(-1)).to(queries.dtype)
@@ -52,9 +50,7 @@ def listed_attention(
     listed = entries.float().flatten(0, 1)[rows].to(queries.dtype)
     far = torch.bmm(queries.flatten(0, 1), listed.mT).view(batch, length, heads, -1).float()
     far = far.masked_fill((lists < 0).unsqueeze(2), -torch.inf)
-    level = torch.maximum(torch.maximum(near.amax(-1), far.amax(-1)), sink).detach()
-    near_mass, far_mass = torch.exp(near - level.unsqueeze(-1)), torch.exp(far - level.unsqueeze(-1))
-    total = near_mass.sum(-1) + far_mass.sum(-1) + torch.exp(sink - level)
+    near_mass, far_mass, total = _masses(near, far, sink)
     values = _window_values(near_mass, pairs, queries)
     far_values = torch.bmm(far_mass.to(queries.dtype).flatten(0, 1), listed)
     values = values + far_values.view(batch, length, heads, dim).float()
@@ -75,15 +71,13 @@ def entry_mass(
     near = (chosen.flatten(2, 3) @ pairs.mT).view(batch, -1, window, heads, 2 * window).float()
     near = near.masked_fill(~_inside_window(blocks, window).unsqueeze(2), -torch.inf).flatten(1, 2)
     far = (chosen.flatten(1, 3) @ entries.mT).view(batch, -1, heads, entries.shape[1]).float()
-    far = far.masked_fill(~visible_rows(blocks, window, ratio, entries.shape[1]).unsqueeze(1), -torch.inf)
-    level = torch.maximum(torch.maximum(near.amax(-1), far.amax(-1)), sink)
-    far_mass = torch.exp(far - level.unsqueeze(-1))
-    total = torch.exp(near - level.unsqueeze(-1)).sum(-1) + far_mass.sum(-1) + torch.exp(sink - level)
+    far = far.masked_fill(~_visible_rows(blocks, window, ratio, entries.shape[1]).unsqueeze(1), -torch.inf)
+    _, far_mass, total = _masses(near, far, sink)
     mass = (far_mass / total.unsqueeze(-1)).sum(2)
     return mass / mass.sum(-1, keepdim=True).clamp(min=1e-20)
 
 
-def visible_rows(blocks: Tensor, window: int, ratio: int, entries: int) -> Tensor:
+def _visible_rows(blocks: Tensor, window: int, ratio: int, entries: int) -> Tensor:
     """bool [n * W, E]: which entries of a stream the queries of these blocks [n] may see."""
     within = torch.arange(window, device=blocks.device)
     position = (blocks.unsqueeze(1) * window + within).flatten()
@@ -115,6 +109,13 @@ def _window_logits(queries: Tensor, keys: Tensor, window: int) -> tuple[Tensor, 
     inside = _inside_window(torch.arange(length // window, device=keys.device), window)
     logits = logits.masked_fill(~inside.unsqueeze(2), -torch.inf)
     return pairs, logits.view(batch, length, heads, 2 * window)
+
+
+def _masses(near: Tensor, far: Tensor, sink: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Exponentials of logits of keys [..., H, 2 W] and entries [..., H, E], and their sum with the sink [..., H]."""
+    level = torch.maximum(torch.maximum(near.amax(-1), far.amax(-1)), sink).detach()
+    near_mass, far_mass = torch.exp(near - level.unsqueeze(-1)), torch.exp(far - level.unsqueeze(-1))
+    return near_mass, far_mass, near_mass.sum(-1) + far_mass.sum(-1) + torch.exp(sink - level)
 
 
 def _window_values(mass: Tensor, pairs: Tensor, queries: Tensor) -> Tensor:
