@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import lzma
 import os
 import subprocess
 import sys
@@ -21,6 +22,7 @@ from tools.train.backbone.phases import small_plan, toy_plan
 from tools.train.backbone.sinkhorn import sinkhorn
 from tools.train.backbone.training import Progress, Training, load_training_point
 from tools.train.common.dimensions import toy_model
+from tools.train.common.files import load_tokens
 from tools.train.common.optimiser import Optimiser, Piece, Rates, orthogonalised
 from tools.train.common.quantise import fake_quantise, quantise
 from tools.train.common.resume import load_resume_point, save_resume_point
@@ -305,6 +307,15 @@ def test_windows_depend_on_seed_and_step_and_start_with_bos() -> None:
     assert stream[int(found[0][0])] == 0, "an eighth of them begins with a document"
     with pytest.raises(ConfigError, match="the stream has"):
         windows.draw(1, len(stream), 0)
+
+
+def test_tokens_are_read_packed_or_not(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"neither train\.npy nor train\.xz"):
+        load_tokens(tmp_path, "train")
+    tokens = np.arange(9, dtype=np.uint16)
+    with lzma.open(tmp_path / "train.xz", "wb") as file:
+        np.save(file, tokens)
+    assert np.array_equal(load_tokens(tmp_path, "train"), tokens)
 
 
 def documents(count: int, shortest: int, longest: int) -> NDArray[np.uint16]:
