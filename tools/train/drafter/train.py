@@ -36,7 +36,7 @@ class Amounts:
 
     corpus_texts: int = 8192
     corpus_length: int = 1024
-    own_texts: int = 8192
+    own_texts: int = 16384
     own_length: int = 256
     corpus_share: tuple[int, int] = (20, 128)
     """Texts of a step, and anchors in each."""
