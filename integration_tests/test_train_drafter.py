@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from tools.train.backbone.initial import initial_masters
+from tools.train.common.dimensions import small_model
 from tools.train.drafter import study
 from tools.train.drafter.blocks import block_rows
 from tools.train.drafter.chain import judge_shelf, walk
@@ -24,6 +25,7 @@ from tools.train.drafter.train import Amounts, Plan, Run, trained
 from tools.train.drafter.trainer import Trainer
 from tools.train.evaluate.models import Subject
 
+import thalweg.tiny
 from thalweg.dspark import read_temperatures
 from thalweg.interfaces import ConfigError, DraftRows
 from thalweg.kernels import RecordFormat
@@ -36,6 +38,7 @@ from thalweg.model import (
     small_config,
     write_random_checkpoint,
 )
+from thalweg.model.engram_vocabulary import EngramVocabulary
 
 CPU = torch.device("cpu")
 LENGTH = 40
@@ -139,6 +142,11 @@ def test_training_blocks_are_those_that_the_package_drafts_over_a_cache(
     assert (logits - expected).abs().max() < 1e-4
     sure = trainer.network.confidences(rows, before, 1.0)
     assert (sure.view(-1, size) - confidences).abs().max() < 1e-5
+
+
+def test_the_drafter_of_the_small_model_is_that_of_its_dimensions() -> None:
+    vocabulary = EngramVocabulary.from_tokenizer_file(thalweg.tiny.checkpoint_path() / "tokenizer.json")
+    assert with_drafter(small_model(vocabulary, drafter=False)) == small_model(vocabulary, drafter=True)
 
 
 def test_every_draft_tensor_but_the_selection_biases_learns(target: Target, texts: torch.Tensor) -> None:
