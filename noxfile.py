@@ -43,6 +43,8 @@ PROJECTS = {
 }
 FOLDER_OF = {canonicalize_name(project["name"]): folder for folder, project in PROJECTS.items()}
 COMPONENTS = [folder for folder in PROJECTS if folder != "meta"]
+NATIVE = [folder for folder in COMPONENTS if (ROOT / "packages" / folder / "CMakeLists.txt").is_file()]
+"""Components with a C++ extension."""
 
 
 def test_extra(folder: str) -> list[str]:
@@ -83,7 +85,7 @@ def install_workspace(session: nox.Session, *folders: str, extra: tuple[str, ...
     session.env["SKBUILD_CMAKE_DEFINE"] = "THALWEG_WERROR=ON"
     wanted = dict.fromkeys(name for folder in folders for name in closure(folder))
     targets = [arg for name in wanted for arg in ("-e", target(name))]
-    session.install(*PURE_BUILD, *(NATIVE_BUILD if "scheduler" in wanted else ()))
+    session.install(*PURE_BUILD, *(NATIVE_BUILD if any(name in wanted for name in NATIVE) else ()))
     # What is imported is compiled then; most of what is installed never is.
     session.install("--no-build-isolation", "--no-compile", *targets, *extra)
     session.run("python", "tools/check_environment.py", silent=True)
@@ -93,8 +95,8 @@ def fingerprint() -> str:
     """Changes whenever the shared environment has to be installed again."""
     digest = hashlib.sha256()
     inputs = [*ROOT.glob("packages/*/pyproject.toml"), *ROOT.glob("packages/*/src/thalweg/*/__about__.py"), CPU]
-    inputs += [ROOT / "noxfile.py", ROOT / "packages/scheduler/CMakeLists.txt"]
-    inputs += [path for path in ROOT.glob("packages/scheduler/cpp/**/*") if path.is_file()]
+    inputs += [ROOT / "noxfile.py", *ROOT.glob("packages/*/CMakeLists.txt")]
+    inputs += [path for path in ROOT.glob("packages/*/cpp/**/*") if path.is_file()]
     for path in sorted(inputs):
         digest.update(str(path.relative_to(ROOT)).encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()
@@ -104,9 +106,9 @@ def fingerprint() -> str:
 def workspace(session: nox.Session) -> None:
     """Install every package, editable, into the environment that the other sessions share."""
     stamp = WORKSPACE / "installed"
-    # Not the stub, which has the same stem and is always there.
-    library = any(ROOT.glob("packages/scheduler/src/thalweg/scheduler/_core*.so"))
-    if library and stamp.is_file() and stamp.read_text() == fingerprint():
+    # Not the stubs, which have the same stem and are always there.
+    libraries = all(any(ROOT.glob(f"packages/{name}/src/thalweg/{name}/_core*.so")) for name in NATIVE)
+    if libraries and stamp.is_file() and stamp.read_text() == fingerprint():
         session.log("up to date")
         return
     stamp.unlink(missing_ok=True)
@@ -189,9 +191,10 @@ def typecheck(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none", requires=["workspace"], default=False)
 def stubs(session: nox.Session) -> None:
-    """Compare the committed stub of the extension with the built one."""
-    allowed = "packages/scheduler/stubtest_allowlist.txt"
-    run_python(session, "-m", "mypy.stubtest", "--allowlist", allowed, "thalweg.scheduler._core")
+    """Compare the committed stubs of the extensions with the built ones."""
+    for name in NATIVE:
+        allowed = f"packages/{name}/stubtest_allowlist.txt"
+        run_python(session, "-m", "mypy.stubtest", "--allowlist", allowed, f"thalweg.{name}._core")
 
 
 @nox.session(venv_backend="none", requires=["workspace"], default=False)
@@ -279,7 +282,7 @@ def check_wheel_alone(session: nox.Session, wheels: Path, folder: str) -> None:
 
 
 def outside_requirements(extras: list[str]) -> list[str]:
-    """What an installation of `thalweg[extras]` takes from a registry, and what building the scheduler does."""
+    """What an installation of `thalweg[extras]` takes from a registry, and what building the extensions does."""
     lines = [*PURE_BUILD[:1], *NATIVE_BUILD]
     waiting = [Requirement(f"thalweg[{','.join(extras)}]")]
     seen: set[str] = set()
@@ -308,7 +311,7 @@ def bundle(session: nox.Session) -> None:
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
     for name in PROJECTS:
-        kind = "--sdist" if name == "scheduler" else "--wheel"  # the host builds the scheduler for its own Python
+        kind = "--sdist" if name in NATIVE else "--wheel"  # the host builds extensions for its own Python
         build = ("python", "-m", "build", "--no-isolation", kind, "--outdir", str(wheels), f"packages/{name}")
         session.run(*build, silent=True)
     constraints = stand_ins / "constraints.txt"
@@ -340,11 +343,18 @@ def build_alone(session: nox.Session) -> None:
         check_wheel_alone(session, ROOT / "dist", folder)
 
 
-@nox.session(name="rebuild-scheduler", venv_backend="none", default=False)
-def rebuild_scheduler(session: nox.Session) -> None:
-    """Recompile what changed and put the extension back in place."""
-    for folder in sorted(Path("packages/scheduler/build").glob("cp*")):
-        session.run("cmake", "--build", str(folder), "--target", "install", external=True)
+def register_rebuild(folder: str) -> None:
+    """The session `rebuild-<folder>`."""
+
+    @nox.session(name=f"rebuild-{folder}", venv_backend="none", default=False)
+    def rebuild(session: nox.Session) -> None:
+        """Recompile what changed and put the extension back in place."""
+        for tree in sorted(Path(f"packages/{folder}/build").glob("cp*")):
+            session.run("cmake", "--build", str(tree), "--target", "install", external=True)
+
+
+for native in NATIVE:
+    register_rebuild(native)
 
 
 @nox.session(name="sanitize-scheduler", default=False)

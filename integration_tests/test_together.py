@@ -8,7 +8,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-COMPONENTS = ("cache", "dspark", "engine", "interfaces", "kernels", "model", "scheduler", "structured", "tiny")
+COMPONENTS = ("cache", "dspark", "engine", "eplb", "interfaces", "kernels", "model", "scheduler", "structured", "tiny")
 
 
 def test_installed_versions_satisfy_declared_ranges() -> None:

@@ -1,0 +1,12 @@
+#include <pybind11/pybind11.h>
+
+#include "bind.hpp"
+
+namespace py = pybind11;
+
+PYBIND11_MODULE(_core, module) {
+  module.doc() = "C++ core of thalweg.eplb";
+  module.def(
+      "build_info", [] { return py::dict(py::arg("version") = THALWEG_VERSION); },
+      "Which source this library was built from, to recognise a stale one.");
+}
