@@ -89,7 +89,7 @@ def noisy_masters(config: ModelConfig) -> dict[str, torch.Tensor]:
 def library(target: Target, texts: torch.Tensor) -> Library:
     count = len(texts)
     shelf = Shelf.read(target, texts, torch.ones(count, dtype=torch.int64), torch.arange(count) % 2 == 0)
-    return Library([Share(shelf, 2, 8)], 5)
+    return Library([Share(shelf, 2, 8, 5)])
 
 
 class Rings:

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import torch
+from tools.train.common.compiled import load_compiled, save_compiled
 from tools.train.drafter.export import export
 from tools.train.drafter.settings import with_drafter
 from tools.train.drafter.smoke import smoke
@@ -31,6 +32,7 @@ def parse() -> argparse.Namespace:
     train.add_argument("--out", type=Path, required=True, help="folder of the resume point")
     train.add_argument("--minutes", type=float, default=6.0, help="training time in all")
     train.add_argument("--max-minutes", type=float, default=8.0, help="time of this invocation")
+    train.add_argument("--compiled", type=Path, help="file that keeps compiled functions from run to run")
     train.add_argument("--smoke", action="store_true", help="try every part, print times, memory and kernels, and stop")
 
     export = stages.add_parser("export", help="write a checkpoint with the drafter")
@@ -54,7 +56,9 @@ def run_train(options: argparse.Namespace, device: torch.device) -> None:
     if options.smoke:
         smoke(plan)
         return
+    load_compiled(options.compiled)
     Run(plan).train()
+    save_compiled(options.compiled)
 
 
 def run_export(options: argparse.Namespace) -> None:

@@ -56,16 +56,6 @@ class Shelf:
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
-    """What a step takes from a shelf."""
-
-    shelf: Shelf
-    num_texts: int
-    num_anchors: int
-    """Per text."""
-
-
-@dataclass(frozen=True, slots=True)
 class Batch:
     """What a step trains on; N anchors."""
 
@@ -76,34 +66,54 @@ class Batch:
     """bool [N]"""
 
 
+class Share:
+    """What a step takes from a shelf: random texts and random anchors in them, both with replacement."""
+
+    def __init__(self, shelf: Shelf, num_texts: int, num_anchors: int, block_size: int) -> None:
+        """num_anchors: in each text. Raises ConfigError for a shelf whose texts are too short for an anchor's block."""
+        length = shelf.token_ids.shape[1]
+        if int(shelf.first_anchors.max()) + block_size > length:
+            raise ConfigError(f"texts have {length} tokens; blocks of {block_size} do not fit behind every prompt")
+        self._shelf = shelf
+        self._room = length - block_size + 1
+        self._chosen = torch.zeros(num_texts, dtype=torch.int64, device=shelf.token_ids.device)
+        self._places = torch.zeros(num_texts, num_anchors, device=shelf.token_ids.device)
+
+    def shuffle(self) -> None:
+        """Draw texts and anchors anew, in place."""
+        self._chosen.random_(len(self._shelf.token_ids))
+        self._places.uniform_()
+
+    def batch(self) -> Batch:
+        """The texts and anchors drawn last."""
+        shelf, chosen = self._shelf, self._chosen
+        first = shelf.first_anchors[chosen, None]
+        offsets = first + (self._places * (self._room - first)).long()
+        begins = torch.arange(len(chosen), device=chosen.device) * shelf.token_ids.shape[1]
+        is_greedy = shelf.is_greedy[chosen].repeat_interleave(offsets.shape[1])
+        return Batch(shelf.texts(chosen), (begins[:, None] + offsets).flatten(), is_greedy)
+
+
 class Library:
-    """Draws batches of one shape. Nothing is read back, so a draw can be part of a CUDA graph."""
+    """Batches of one shape from several shelves."""
 
-    def __init__(self, shares: Sequence[Share], block_size: int) -> None:
-        """Raises ConfigError for a shelf whose texts are too short for an anchor and its block."""
-        for share in shares:
-            length = share.shelf.token_ids.shape[1]
-            if int(share.shelf.first_anchors.max()) + block_size > length:
-                raise ConfigError(f"texts have {length} tokens; blocks of {block_size} do not fit behind every prompt")
+    def __init__(self, shares: Sequence[Share]) -> None:
         self._shares = shares
-        self._block_size = block_size
 
-    def draw(self) -> Batch:
-        """Random texts and random anchors in them, both with replacement."""
-        texts, anchors, is_greedy, num_rows = [], [], [], 0
+    def shuffle(self) -> None:
+        """Draw what the next batch is. Reads nothing back, but draws random numbers."""
         for share in self._shares:
-            shelf = share.shelf
-            count, length = shelf.token_ids.shape
-            chosen = torch.randint(count, (share.num_texts,), device=shelf.token_ids.device)
-            first = shelf.first_anchors[chosen, None]
-            places = torch.rand(share.num_texts, share.num_anchors, device=chosen.device)
-            offsets = first + (places * (length - self._block_size + 1 - first)).long()
-            begins = num_rows + length * torch.arange(share.num_texts, device=chosen.device)
-            texts.append(shelf.texts(chosen))
-            anchors.append((begins[:, None] + offsets).flatten())
-            is_greedy.append(shelf.is_greedy[chosen].repeat_interleave(share.num_anchors))
-            num_rows += length * share.num_texts
-        return Batch(_joined(texts), torch.cat(anchors), torch.cat(is_greedy))
+            share.shuffle()
+
+    def batch(self) -> Batch:
+        """What was drawn last. Neither reads back nor draws, so it can be part of a CUDA graph."""
+        parts = [share.batch() for share in self._shares]
+        texts = [part.texts for part in parts]
+        anchors, num_rows = [], 0
+        for part in parts:
+            anchors.append(part.anchors + num_rows)
+            num_rows += len(part.texts.token_ids)
+        return Batch(_joined(texts), torch.cat(anchors), torch.cat([part.is_greedy for part in parts]))
 
 
 def _joined(parts: Sequence[Texts]) -> Texts:

@@ -38,9 +38,9 @@ class Amounts:
     corpus_length: int = 1024
     own_texts: int = 16384
     own_length: int = 256
-    corpus_share: tuple[int, int] = (20, 128)
+    corpus_share: tuple[int, int] = (16, 128)
     """Texts of a step, and anchors in each."""
-    own_share: tuple[int, int] = (48, 32)
+    own_share: tuple[int, int] = (64, 32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,8 +122,8 @@ class Run:
             f"{time.perf_counter() - wrote:.1f} s",
             flush=True,
         )
-        shares = [Share(corpus, *amounts.corpus_share), Share(own, *amounts.own_share)]
-        return Library(shares, self.config.dspark_block_size)
+        size = self.config.dspark_block_size
+        return Library([Share(corpus, *amounts.corpus_share, size), Share(own, *amounts.own_share, size)])
 
     def _report(self, steps: int) -> None:
         loss, *rest = (self.trainer.figures / REPORT_STEPS).tolist()

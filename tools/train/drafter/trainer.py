@@ -18,8 +18,6 @@ from torch import Tensor
 
 from thalweg.model import DraftNetwork, Model, ModelConfig, Numerics
 
-WARM_UP_STEPS = 3
-
 
 class Trainer:
     """The drafter in training: working tensors, masters, and the step that updates both."""
@@ -58,11 +56,13 @@ class Trainer:
 
     def step(self) -> None:
         """Draw a batch, follow its gradient, move the selection biases, add to the figures."""
+        self._library.shuffle()
         self._run()
 
     def record(self) -> None:
         """From now on replay the step as one CUDA graph. A few steps are made on the way, at the rates as they are."""
-        self._run = recorded(self._step, WARM_UP_STEPS)
+        self._library.shuffle()
+        self._run = recorded(self._step, "training steps")
 
     def _step(self) -> None:
         for leaf in self.network.parameters.values():
@@ -77,7 +77,7 @@ class Trainer:
             self.figures += torch.cat([loss.total[None], loss.acceptance, loss.agreement, loss.confidence])
 
     def _loss(self) -> BlockLoss:
-        batch, size = self._library.draw(), self._config.dspark_block_size
+        batch, size = self._library.batch(), self._config.dspark_block_size
         with torch.no_grad():
             target_logits = self._model.logits(batch.texts.hidden[batch.texts.following(batch.anchors, size).flatten()])
         rows = block_rows(self.network, batch.texts, batch.anchors)
