@@ -92,7 +92,7 @@ def test_the_namespace_has_no_root_module() -> None:
     assert list(PACKAGES.glob("*/src/thalweg/__init__.py")) == []
 
 
-@pytest.mark.parametrize("component", ["scheduler"])
+@pytest.mark.parametrize("component", ["eplb", "scheduler"])
 def test_a_core_knows_no_python_torch_or_cuda(component: str) -> None:
     core = [path for path in (PACKAGES / component / "cpp").rglob("*.?pp") if "bindings" not in path.parts]
     assert core

@@ -4,6 +4,6 @@
 
 namespace thalweg::eplb {
 
-// One function per file of this folder.
+void bind_reference(pybind11::module_& module);
 
 }  // namespace thalweg::eplb

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 class Placement:
     """Copies of logical experts in physical slots."""
 
-    logical_of_physical: NDArray[np.int64]
+    logical_of_physical: NDArray[np.int32]
     """[layers, slots] logical expert in each physical slot; rank r owns slots r*S/ranks .. (r+1)*S/ranks - 1."""
     num_ranks: int
 

@@ -1,0 +1,32 @@
+"""What planners read: how many tokens each logical expert received, step by step."""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from thalweg.interfaces import ConfigError
+
+History: TypeAlias = NDArray[np.integer[Any]] | NDArray[np.floating[Any]]
+"""[steps, layers, experts] tokens routed to each logical expert; forecasts may have fractions."""
+
+
+def check_history(history: History) -> History:
+    """The history itself; ConfigError unless it has three non-empty dimensions of finite numbers >= 0."""
+    if not isinstance(history, np.ndarray) or history.dtype.kind not in "iuf":
+        found = getattr(history, "dtype", type(history).__name__)
+        raise ConfigError(f"history is of {found}; it must be an array of integers or floats")
+    if history.ndim != 3 or 0 in history.shape:
+        raise ConfigError(f"history has shape {history.shape}; it must be [steps, layers, experts], none of them 0")
+    if history.dtype.kind == "f" and not np.isfinite(history).all():
+        raise ConfigError("history holds a count that is not finite; counts must be numbers >= 0")
+    if history.dtype.kind != "u" and history.min() < 0:
+        raise ConfigError(f"history holds the count {history.min()}; counts must be >= 0")
+    return history
+
+
+def layer_counts(history: History, layer: int) -> NDArray[np.float64]:
+    """[steps, experts] counts of one layer, contiguous, for arithmetic."""
+    return np.ascontiguousarray(history[:, layer], np.float64)
