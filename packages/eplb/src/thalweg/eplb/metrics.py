@@ -55,7 +55,8 @@ def imbalance_per_layer(loads: NDArray[np.float64]) -> NDArray[np.float64]:
 
 def peak_load(history: History, placement: Placement) -> NDArray[np.float64]:
     """[layers] the sum over steps of the peak rank load: what planners minimise."""
-    return np.sum(rank_loads(history, placement).max(axis=2), axis=0)
+    peaks: NDArray[np.float64] = rank_loads(history, placement).max(axis=2)
+    return np.asarray(peaks.sum(axis=0))
 
 
 def moved_slots(old: Placement, new: Placement) -> NDArray[np.int64]:
@@ -65,7 +66,7 @@ def moved_slots(old: Placement, new: Placement) -> NDArray[np.int64]:
     """
     check_same_shape(old, new)
     before, after = (_held_per_rank(placement) for placement in (old, new))
-    return np.sum(np.maximum(after - before, 0), axis=(1, 2))
+    return np.asarray(np.maximum(after - before, 0).sum(axis=(1, 2)))
 
 
 def _held_per_rank(placement: Placement) -> NDArray[np.int64]:

@@ -73,7 +73,8 @@ class Placement(BarePlacement):
 
     def copies(self) -> NDArray[np.int32]:
         """[layers, experts] number of copies of each expert."""
-        return np.sum(self.physical_of_logical >= 0, axis=2, dtype=np.int32)
+        copies: NDArray[np.int32] = np.sum(self.physical_of_logical >= 0, axis=2, dtype=np.int32)
+        return copies
 
     def equals(self, other: Placement) -> bool:
         """Whether every table is the same, the order of the copies included."""
