@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -162,6 +163,29 @@ def test_every_draft_tensor_but_the_selection_biases_learns(target: Target, text
     leaves = trainer.network.parameters
     idle = {name for name, leaf in leaves.items() if leaf.grad is None or not leaf.grad.any()}
     assert all(".experts." in name for name in idle)  # so few rows do not reach every expert
+
+
+def test_a_step_reads_nothing_back_and_draws_nothing(target: Target, texts: torch.Tensor) -> None:
+    config = with_drafter(target.model.config)
+    trainer = Trainer(config, first_masters(config), target.model, library(target, texts))
+    with torch.autograd.profiler.profile() as profile:
+        trainer.advance()
+    called = {event.name for event in profile.function_events}
+    assert "aten::mm" in called
+    assert not called & {"aten::item", "aten::nonzero", "aten::masked_select", "aten::unique", "aten::bincount"}
+    assert not [name for name in called if "rand" in name or "uniform" in name or "multinomial" in name]
+
+
+def test_no_graph_of_gradients_outlives_a_step(target: Target, texts: torch.Tensor) -> None:
+    def tensors() -> list[torch.Tensor]:
+        return [value for value in gc.get_objects() if type(value) is torch.Tensor and value.grad_fn is not None]
+
+    others = tensors()
+    config = with_drafter(target.model.config)
+    trainer = Trainer(config, first_masters(config), target.model, library(target, texts))
+    trainer.step()
+    gc.collect()
+    assert {id(value) for value in tensors()} <= {id(value) for value in others}
 
 
 def test_selection_biases_follow_the_load(target: Target, texts: torch.Tensor) -> None:

@@ -46,7 +46,7 @@ class Trainer:
         """float32 []: how far a selection bias moves per step; set it before every step."""
         self.figures = torch.zeros(1 + 3 * config.dspark_block_size, device=table.device)
         """Sums over steps since it was last set to 0: loss, acceptance, agreement and confidence by position."""
-        self._run: Callable[[], None] = self._step
+        self._run: Callable[[], None] = self.advance
 
     def masters(self) -> dict[str, Tensor]:
         """Every draft tensor by checkpoint name, float32."""
@@ -62,9 +62,10 @@ class Trainer:
     def record(self) -> None:
         """From now on replay the step as one CUDA graph. A few steps are made on the way, at the rates as they are."""
         self._library.shuffle()
-        self._run = recorded(self._step, "training steps")
+        self._run = recorded(self.advance, "training steps")
 
-    def _step(self) -> None:
+    def advance(self) -> None:
+        """The step on what the library drew last. Neither reads back nor draws, so that it can be recorded."""
         for leaf in self.network.parameters.values():
             leaf.grad = None
         self._ops.loads.clear()
