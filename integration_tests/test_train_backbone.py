@@ -260,6 +260,31 @@ def test_the_optimiser_steps_pieces_of_one_leaf_by_their_own_rules() -> None:
     assert torch.equal(leaf.detach()[:32], fake_quantise(optimiser.masters()["a"], "fp8"))
 
 
+def test_averages_are_the_mean_over_steps_and_leave_the_masters_alone() -> None:
+    leaf = torch.zeros(32, 32).requires_grad_()
+    optimiser = Optimiser([Piece("a", leaf, 0, 32, "f32", "adam")], {"a": torch.randn(32, 32)})
+    optimiser.rate.fill_(1.0)
+    optimiser.start_averaging()
+    seen = [leaf.detach().clone()]
+    for _ in range(3):
+        leaf.grad = torch.randn(32, 32)
+        optimiser.step()
+        seen.append(leaf.detach().clone())
+    torch.testing.assert_close(optimiser.averages()["a"], torch.stack(seen).mean(0))
+    with optimiser.averaged():
+        assert torch.equal(leaf.detach(), optimiser.averages()["a"])
+    assert torch.equal(leaf.detach(), seen[-1])
+
+
+def test_tables_decay_at_their_own_rate() -> None:
+    leaf, master = torch.zeros(32, 32).requires_grad_(), torch.randn(32, 32)
+    pieces = [Piece("a", leaf, 0, 32, "f32", "adam", is_table=True)]
+    optimiser = Optimiser(pieces, {"a": master}, Rates(adam=0.5, table_decay=0.2))
+    optimiser.rate.fill_(1.0)
+    optimiser.step()
+    torch.testing.assert_close(leaf.detach(), 0.9 * master)
+
+
 def test_a_rate_warms_up_stays_and_falls() -> None:
     schedule = RateSchedule(warmup_steps=10, restart_steps=4, constant_until=0.5, final=0.02)
     assert schedule.rate(0.0, 0, 0) == pytest.approx(0.1)
@@ -313,9 +338,12 @@ def test_tokens_are_read_packed_or_not(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"neither train\.npy nor train\.xz"):
         load_tokens(tmp_path, "train")
     tokens = np.arange(9, dtype=np.uint16)
-    with lzma.open(tmp_path / "train.xz", "wb") as file:
-        np.save(file, tokens)
+    for name, part in (("train-2", tokens[4:]), ("train-1", tokens[:4]), ("train_other", tokens)):
+        with lzma.open(tmp_path / f"{name}.xz", "wb") as file:
+            np.save(file, part)
     assert np.array_equal(load_tokens(tmp_path, "train"), tokens)
+    np.save(tmp_path / "train.npy", tokens[::-1])
+    assert np.array_equal(load_tokens(tmp_path, "train"), tokens[::-1])
 
 
 def documents(count: int, shortest: int, longest: int) -> NDArray[np.uint16]:
@@ -358,10 +386,14 @@ def test_a_toy_learns_resumes_and_is_exported(tmp_path: Path) -> None:
     )
     resumed.advance()
     assert resumed.optimiser.is_quantised
-    assert resumed.held_out_loss()[0] < first - 0.4
-    resumed.optimiser.is_quantised = True
-    resumed.optimiser.write()
-    loss, count = resumed.held_out_loss()
+    assert resumed.optimiser.is_averaging
+    last = resumed.held_out_loss()[0]
+    with resumed.optimiser.averaged():
+        loss, count = resumed.held_out_loss()
+    assert last < first - 0.4
+    assert abs(loss - last) < 0.1
+    assert resumed.held_out_loss()[0] == last
+    resumed.clock = Clock(100.0, 100.0)
     export_checkpoint(tmp_path / "out", config, resumed.masters(), tmp_path / "tokenizer.json")
     model = Model.load(tmp_path / "out", "plain", "float32")
     with torch.no_grad():
@@ -371,13 +403,14 @@ def test_a_toy_learns_resumes_and_is_exported(tmp_path: Path) -> None:
 
 def test_plans_know_the_passes_that_are_left() -> None:
     plan = small_plan()
-    assert [phase.name for phase in map(plan.at, (0.0, 0.05, 0.5, 0.79, 0.9, 1.0))] == [
+    assert [phase.name for phase in map(plan.at, (0.0, 0.05, 0.5, 0.79, 0.9, 0.96, 1.0))] == [
         "dense",
         "dense, indexers learn",
         "selected",
         "selected, long",
         "quantised, long",
-        "quantised, long",
+        "quantised, long, averaged",
+        "quantised, long, averaged",
     ]
     assert len(plan.shapes()) == 4
     assert {shape.length for shape in plan.shapes(0.9)} == {1024, 8192}

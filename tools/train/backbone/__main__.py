@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
@@ -66,15 +67,13 @@ def _train(options: argparse.Namespace, device: torch.device, started: float) ->
     while training.clock.progress < 1 and time.monotonic() - started < last_s:
         phase = training.advance()
         if progress.steps % _REPORT_STEPS == 0:
-            language, indexing = training.mean_losses()
             log.write(
                 "train",
                 phase=phase.name,
                 step=progress.steps,
                 tokens=progress.tokens,
                 elapsed_s=round(training.clock.elapsed_s, 2),
-                loss=round(language, 4),
-                indexer=round(indexing, 4),
+                **_shown(training.mean_losses()),
             )
         if progress.steps % _EVALUATE_STEPS == 0:
             _evaluate(training, log)
@@ -84,10 +83,22 @@ def _train(options: argparse.Namespace, device: torch.device, started: float) ->
     log.write("end", seconds=round(time.monotonic() - started, 1), progress=round(training.clock.progress, 4))
 
 
+def _shown(means: Mapping[int, tuple[float, float]]) -> dict[str, float]:
+    """Losses by name: windows of different length are never mixed."""
+    shown: dict[str, float] = {}
+    for length, (language, indexing) in means.items():
+        shown |= {f"loss_{length}": round(language, 4), f"indexers_{length}": round(indexing, 4)}
+    return shown
+
+
 def _evaluate(training: Training, log: Log) -> None:
     with training.clock.paused():
         loss, count = training.held_out_loss()
-        log.write("held_out", step=training.progress.steps, tokens=training.progress.tokens, loss=loss, windows=count)
+        losses = {"loss": loss}
+        if training.optimiser.is_averaging:
+            with training.optimiser.averaged():
+                losses["loss_averaged"] = training.held_out_loss()[0]
+        log.write("held_out", step=training.progress.steps, tokens=training.progress.tokens, windows=count, **losses)
 
 
 def _options() -> argparse.Namespace:
@@ -95,7 +106,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--data", type=Path, required=True, help="folder that the corpus stage wrote")
     parser.add_argument("--out", type=Path, required=True, help="folder for the resume point and log.jsonl")
     parser.add_argument("--resume", type=Path, help="folder of the resume point to go on from")
-    parser.add_argument("--minutes", type=float, default=16.0, help="training time of all invocations together")
+    parser.add_argument("--minutes", type=float, default=9.0, help="training time of all invocations together")
     parser.add_argument("--max-minutes", type=float, default=8.0, help="when this invocation stops, start-up included")
     parser.add_argument("--compiled", type=Path, help="file that keeps compiled functions from run to run")
     parser.add_argument("--seed", type=int, default=0)

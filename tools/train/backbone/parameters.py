@@ -20,6 +20,7 @@ _VECTORS_OR_TABLES = ("embed", "head", "gate", "weights_proj", "q_weight", "k_we
 """Last parts of names of matrices that Muon does not step: tables, and rows that are used one by one."""
 _BALANCED = ("gate.bias", "gate.bias_vl")
 """Set by the balance rule of the router, never by a gradient."""
+_TABLES = ("embed", "head")
 _RATES = {"embed": 2.5, "engram.embed": 5.0}
 
 
@@ -95,4 +96,4 @@ def piece_of(spec: TensorSpec, leaf: Tensor, first_row: int, num_rows: int) -> P
     rate = _RATES.get(".".join(module[-2:]), _RATES.get(module[-1], 1.0))
     is_matrix = len(spec.shape) == 2 and spec.dtype != "F32" and module[-1] not in _VECTORS_OR_TABLES
     rule: Rule = "muon" if is_matrix else "adam"
-    return Piece(spec.name, leaf, first_row, num_rows, spec.format, rule, rate)
+    return Piece(spec.name, leaf, first_row, num_rows, spec.format, rule, rate, is_table=module[-1] in _TABLES)

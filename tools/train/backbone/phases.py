@@ -19,6 +19,8 @@ class Phase:
     """Passes, one per step, in turn."""
     is_quantised: bool = False
     """Whether weights are those that the checkpoint formats can store."""
+    is_averaged: bool = False
+    """Whether the result is the mean of the masters over the steps of this phase."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +63,8 @@ def _plan(dense: PassShape, sparse: PassShape, long: PassShape, rates: RateSched
             Phase("dense, indexers learn", 0.12, (replace(dense, study_blocks=sparse.study_blocks),)),
             Phase("selected", 0.78, (sparse,)),
             Phase("selected, long", 0.80, (sparse, long)),
-            Phase("quantised, long", 1.0, (sparse, long), is_quantised=True),
+            Phase("quantised, long", 0.95, (sparse, long), is_quantised=True),
+            Phase("quantised, long, averaged", 1.0, (sparse, long), is_quantised=True, is_averaged=True),
         ),
         rates,
     )

@@ -20,8 +20,8 @@ class TrainingStep:
         self._leaves = list(network.model.parameters.values())
         self.balance = torch.zeros((), device=device)
         """float32 []: how far a router bias moves in one step; set it before the first."""
-        self.totals = torch.zeros(3, device=device)
-        """float32 [3]: sums over steps of the language loss, the indexers' mean loss and 1."""
+        self.totals: dict[int, Tensor] = {}
+        """By length of the windows, float32 [3]: sums over steps of language losses, indexers' mean losses and 1."""
 
     def __call__(self, windows: Tensor, shape: PassShape, blocks: Tensor | None) -> None:
         """windows: int64 [B, S + 1]; blocks: as of `TrainingMemory`."""
@@ -35,8 +35,9 @@ class TrainingStep:
         with torch.no_grad():
             for bias, load in losses.loads:
                 bias.add_(self.balance * torch.sign(load.mean() - load))
-            ones = torch.ones_like(language)
-            self.totals += torch.stack([language, indexing / max(len(losses.indexers), 1), ones])
+            sums = torch.stack([language, indexing / max(len(losses.indexers), 1), torch.ones_like(language)])
+            # Made by the first step of a length, which is never a recorded one.
+            self.totals.setdefault(shape.length, torch.zeros_like(sums)).add_(sums)
 
 
 @dataclass(slots=True)

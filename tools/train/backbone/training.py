@@ -17,7 +17,7 @@ from tools.train.backbone.memory import PassShape
 from tools.train.backbone.network import TrainingNetwork
 from tools.train.backbone.phases import Phase, Plan
 from tools.train.backbone.step import RecordedStep, TrainingStep, study_blocks
-from tools.train.common.optimiser import Optimiser
+from tools.train.common.optimiser import Optimiser, Rates
 from tools.train.common.resume import load_resume_point, save_resume_point
 from tools.train.common.schedule import Clock
 from tools.train.common.windows import TokenWindows
@@ -26,6 +26,8 @@ from torch import Tensor
 from thalweg.model import ModelConfig, tensor_specs
 from thalweg.model.engram_vocabulary import EngramVocabulary
 
+_RATES = Rates(decay=0.1, table_decay=0.05)
+"""The corpus is read more than once: without decay the loss of held-out text stays behind."""
 _BALANCE = 1e-3
 _LATE_BALANCE = 1e-4
 _LATE = 0.8
@@ -71,7 +73,7 @@ class Training:
         self._masters = initial_masters(self._specs, config.hc_mult, progress.seed) if masters is None else masters
         self.network = TrainingNetwork(config, vocabulary, self._masters, device, activations)
         masters_on_device = {name: value.to(device) for name, value in self._masters.items()}
-        self.optimiser = Optimiser(self.network.weights.pieces, masters_on_device)
+        self.optimiser = Optimiser(self.network.weights.pieces, masters_on_device, _RATES)
         self.windows = TokenWindows(stream, progress.seed, device)
         self.step = TrainingStep(self.network, self.optimiser, device)
         self.recorded = RecordedStep(self.step) if device.type == "cuda" else None
@@ -85,16 +87,14 @@ class Training:
         self.step.balance.zero_()
         for shape in self.plan.shapes(self.clock.progress):
             self.run_step(self.step, shape, 0)
-        self.step.totals.zero_()
-        if self.device.type == "cuda":
-            torch.cuda.synchronize()
+        self.mean_losses()
 
     def advance(self) -> Phase:
         """One step of the phase that the clock says."""
         progress = self.clock.progress
         phase = self.plan.at(progress)
-        if phase.is_quantised != self.optimiser.is_quantised:
-            self._set_quantised(phase.is_quantised)
+        if phase.is_quantised > self.optimiser.is_quantised or phase.is_averaged > self.optimiser.is_averaging:
+            self._enter(phase)
         self.optimiser.rate.fill_(self.plan.rates.rate(progress, self.progress.steps, self._steps_since_start))
         self.step.balance.fill_(_BALANCE if progress < _LATE else _LATE_BALANCE)
         shape = phase.shapes[self.progress.steps % len(phase.shapes)]
@@ -111,9 +111,12 @@ class Training:
         seed, window = self.progress.seed, self.config.sliding_window
         step(windows, shape, study_blocks(shape, window, seed, number, self.device))
 
-    def _set_quantised(self, is_quantised: bool) -> None:
-        self.optimiser.is_quantised = is_quantised
+    def _enter(self, phase: Phase) -> None:
+        """Let the optimiser do what a phase asks for and those before it did not."""
+        self.optimiser.is_quantised = phase.is_quantised
         self.optimiser.write()
+        if phase.is_averaged:
+            self.optimiser.start_averaging()
         if self.recorded is not None:
             self.recorded.forget()
 
@@ -127,11 +130,15 @@ class Training:
         if len(self._ends) > _AHEAD:
             self._ends.pop(0).synchronize()
 
-    def mean_losses(self) -> tuple[float, float]:
-        """Mean language and indexer losses since the last call."""
-        language, indexing, steps = self.step.totals.tolist()
-        self.step.totals.zero_()
-        return language / max(steps, 1), indexing / max(steps, 1)
+    def mean_losses(self) -> dict[int, tuple[float, float]]:
+        """Mean language and indexer losses since the last call, by length of the windows."""
+        means = {}
+        for length, totals in sorted(self.step.totals.items()):
+            language, indexing, steps = totals.tolist()
+            totals.zero_()
+            if steps:
+                means[length] = (language / steps, indexing / steps)
+        return means
 
     def held_out_loss(self) -> tuple[float, int]:
         """Mean nats per token over the fixed windows, and how many windows that are: whole batches only.
@@ -148,8 +155,12 @@ class Training:
         return float(torch.stack(sums).mean()), len(sums) * shape.batch
 
     def masters(self) -> dict[str, Tensor]:
-        """All masters of the checkpoint, float32: those that were stepped, balanced biases, and what never changes."""
-        masters = {**self._masters, **self.optimiser.masters(), **self.network.weights.biases}
+        """All masters of the checkpoint, float32: those that were stepped, balanced biases, and what never changes.
+
+        At the end of the planned time those that were stepped are the averages.
+        """
+        stepped = self.optimiser.masters() if self.clock.progress < 1 else self.optimiser.averages()
+        masters = {**self._masters, **stepped, **self.network.weights.biases}
         for name in self.network.weights.biases:
             if name.endswith("gate.bias"):
                 masters[f"{name}_vl"] = masters[name].clone()

@@ -7,7 +7,8 @@ products however many experts there are. A step reads nothing back and can be re
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal
 
@@ -37,6 +38,8 @@ class Piece:
     rule: Rule
     rate: float = 1.0
     """Multiplier of the rule's learning rate."""
+    is_table: bool = False
+    """Whether single tokens or n-grams use single rows."""
 
     def value(self) -> Tensor:
         """The view of the working tensor."""
@@ -58,6 +61,8 @@ class Rates:
     momentum: float = 0.95
     decay: float = 0.05
     """Decoupled, of Muon's matrices."""
+    table_decay: float = 0.0
+    """Decoupled, of tables."""
     betas: tuple[float, float] = (0.9, 0.98)
     eps: float = 1e-10
 
@@ -70,7 +75,8 @@ class Optimiser:
         self._rates = Rates() if rates is None else rates
         stacks: dict[tuple[object, ...], list[Piece]] = {}
         for piece in pieces:
-            key = (piece.rule, piece.rate, piece.format, tuple(piece.value().shape), piece.leaf.dtype)
+            shape = tuple(piece.value().shape)
+            key = (piece.rule, piece.rate, piece.is_table, piece.format, shape, piece.leaf.dtype)
             stacks.setdefault(key, []).append(piece)
         self._groups = [_Group(group, masters, self._rates) for group in stacks.values()]
         device = self._groups[0].master.device
@@ -79,7 +85,16 @@ class Optimiser:
         self._steps = torch.zeros((), device=device)
         self.is_quantised = False
         """Whether working tensors hold values that the checkpoint formats can store."""
+        self.is_averaging = False
+        """Whether means of the masters are kept."""
+        self._averaged = torch.zeros((), device=device)
         self.write()
+
+    def start_averaging(self) -> None:
+        """From now on, keep the mean of the masters over steps."""
+        for group in self._groups:
+            group.average = group.master.clone()
+        self.is_averaging = True
 
     @torch.no_grad()
     def step(self) -> None:
@@ -87,21 +102,39 @@ class Optimiser:
         self._steps += 1
         for group in self._groups:
             group.update(self.rate, self._steps)
+        if self.is_averaging:
+            self._average()
         self.write()
+
+    def _average(self) -> None:
+        self._averaged += 1
+        for group in self._groups:
+            group.average.lerp_(group.master, 1 / (1 + self._averaged))
 
     @torch.no_grad()
     def write(self) -> None:
         """Write the working tensors: masters, or what the checkpoint formats make of them."""
         for group in self._groups:
-            group.write(self.is_quantised)
+            group.write(group.master, self.is_quantised)
+
+    @contextmanager
+    def averaged(self) -> Iterator[None]:
+        """Let the working tensors follow from the means, not from the masters."""
+        with torch.no_grad():
+            for group in self._groups:
+                group.write(group.average, self.is_quantised)
+        try:
+            yield
+        finally:
+            self.write()
 
     def masters(self) -> dict[str, Tensor]:
         """float32 views by checkpoint name."""
-        return {
-            piece.name: master
-            for group in self._groups
-            for piece, master in zip(group.pieces, group.master, strict=True)
-        }
+        return {name: value for group in self._groups for name, value in group.named(group.master)}
+
+    def averages(self) -> dict[str, Tensor]:
+        """As `masters`, of what `start_averaging` keeps."""
+        return {name: value for group in self._groups for name, value in group.named(group.average)}
 
 
 class _Group:
@@ -111,6 +144,8 @@ class _Group:
         self.pieces = pieces
         self.master = torch.stack([masters[piece.name].detach().float() for piece in pieces])
         """[N, ...]"""
+        self.average = self.master
+        """[N, ...], the masters themselves until they are averaged."""
         self._rates = rates
         self._first = torch.zeros_like(self.master)
         self._second = torch.zeros_like(self.master) if pieces[0].rule == "adam" else None
@@ -137,11 +172,18 @@ class _Group:
         second.lerp_(gradient.square(), 1 - beta2)
         mean = self._first / (1 - beta1**steps)
         spread = (second / (1 - beta2**steps)).sqrt_().add_(rates.eps)
-        self.master.sub_(mean.div_(spread).mul_(rate * (rates.adam * self.pieces[0].rate)))
+        lr = rate * (rates.adam * self.pieces[0].rate)
+        if self.pieces[0].is_table:
+            self.master.mul_(1 - lr * rates.table_decay)
+        self.master.sub_(mean.div_(spread).mul_(lr))
 
-    def write(self, is_quantised: bool) -> None:
+    def named(self, stack: Tensor) -> Iterator[tuple[str, Tensor]]:
+        """Name and value of every piece in a stack [N, ...]."""
+        return zip((piece.name for piece in self.pieces), stack, strict=True)
+
+    def write(self, stack: Tensor, is_quantised: bool) -> None:
         piece = self.pieces[0]
-        value = fake_quantise(self.master, piece.format) if is_quantised else self.master
+        value = fake_quantise(stack, piece.format) if is_quantised else stack
         torch._foreach_copy_([each.value() for each in self.pieces], list(value.to(piece.leaf.dtype).unbind(0)))
 
 
