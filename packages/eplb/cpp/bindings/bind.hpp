@@ -5,5 +5,6 @@
 namespace thalweg::eplb {
 
 void bind_reference(pybind11::module_& module);
+void bind_split(pybind11::module_& module);
 
 }  // namespace thalweg::eplb

@@ -11,41 +11,86 @@ from thalweg.eplb.slots import Workload, redundant_slots
 
 if TYPE_CHECKING:
     from thalweg.eplb._core import build_info
+    from thalweg.eplb.copies import choose_copies, follow_split, prefer_local_copies
+    from thalweg.eplb.files import read_history, read_placement, write_history, write_placement
     from thalweg.eplb.greedy import GreedyPlanner
     from thalweg.eplb.metrics import imbalance, moved_slots, rank_loads
+    from thalweg.eplb.monitor import BalanceMonitor
     from thalweg.eplb.planner import PLANNERS, Planner, plan
     from thalweg.eplb.reference import ReferencePlanner
+    from thalweg.eplb.schedule import RearrangementSchedule, ScheduleConfig, StepActions
+    from thalweg.eplb.split import StepSplit, TokenSplit
     from thalweg.eplb.static import StaticPlanner
+    from thalweg.eplb.transfer import LayerTransfers, LocalCopy, Transfer, keep_in_place, plan_transfers
+    from thalweg.eplb.window import CountingWindow
 
 __all__ = [
     "PLANNERS",
+    "BalanceMonitor",
+    "CountingWindow",
     "GreedyPlanner",
     "History",
+    "LayerTransfers",
+    "LocalCopy",
     "Placement",
     "Planner",
+    "RearrangementSchedule",
     "ReferencePlanner",
+    "ScheduleConfig",
     "StaticPlanner",
+    "StepActions",
+    "StepSplit",
+    "TokenSplit",
+    "Transfer",
     "Workload",
     "__version__",
     "build_info",
+    "choose_copies",
+    "follow_split",
     "imbalance",
+    "keep_in_place",
     "moved_slots",
     "plan",
+    "plan_transfers",
+    "prefer_local_copies",
     "rank_loads",
+    "read_history",
+    "read_placement",
     "redundant_slots",
+    "write_history",
+    "write_placement",
 ]
 
 _LAZY = {
-    "PLANNERS": "planner",
+    "BalanceMonitor": "monitor",
+    "CountingWindow": "window",
     "GreedyPlanner": "greedy",
+    "LayerTransfers": "transfer",
+    "LocalCopy": "transfer",
+    "PLANNERS": "planner",
     "Planner": "planner",
+    "RearrangementSchedule": "schedule",
     "ReferencePlanner": "reference",
+    "ScheduleConfig": "schedule",
     "StaticPlanner": "static",
+    "StepActions": "schedule",
+    "StepSplit": "split",
+    "TokenSplit": "split",
+    "Transfer": "transfer",
     "build_info": "_core",
+    "choose_copies": "copies",
+    "follow_split": "copies",
     "imbalance": "metrics",
+    "keep_in_place": "transfer",
     "moved_slots": "metrics",
     "plan": "planner",
+    "plan_transfers": "transfer",
+    "prefer_local_copies": "copies",
     "rank_loads": "metrics",
+    "read_history": "files",
+    "read_placement": "files",
+    "write_history": "files",
+    "write_placement": "files",
 }
 
 

@@ -1,6 +1,10 @@
 import numpy as np
 from numpy.typing import NDArray
 
+class Splitter:
+    def __init__(self, logical_of_physical: NDArray[np.int32], num_ranks: int, num_experts: int) -> None: ...
+    def split(self, tokens: NDArray[np.int32], sweeps: int) -> NDArray[np.int32]: ...
+
 def build_info() -> dict[str, str]: ...
 def plan_reference(
     counts: NDArray[np.float32], num_slots: int, num_ranks: int
