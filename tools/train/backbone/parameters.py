@@ -16,12 +16,12 @@ from torch import Tensor
 from thalweg.model.names import TensorSpec
 from thalweg.model.weights import Weights
 
-_VECTORS_OR_TABLES = ("embed", "head", "gate", "weights_proj", "q_weight", "k_weight")
+_VECTORS_OR_TABLES = ("embed", "head", "gate", "weights_proj", "q_weight", "k_weight", "proj")
 """Last parts of names of matrices that Muon does not step: tables, and rows that are used one by one."""
 _BALANCED = ("gate.bias", "gate.bias_vl")
 """Set by the balance rule of the router, never by a gradient."""
 _TABLES = ("embed", "head")
-_RATES = {"embed": 2.5, "engram.embed": 5.0}
+_RATES = {"embed": 2.5, "engram.embed": 5.0, "confidence_head.proj": 0.3}
 
 
 class MasterWeights(Weights):
