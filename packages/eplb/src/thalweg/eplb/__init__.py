@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from thalweg.eplb.planner import PLANNERS, Planner, plan
     from thalweg.eplb.reference import ReferencePlanner
     from thalweg.eplb.schedule import RearrangementSchedule, ScheduleConfig, StepActions
+    from thalweg.eplb.search import SearchPlanner
     from thalweg.eplb.split import StepSplit, TokenSplit
     from thalweg.eplb.static import StaticPlanner
     from thalweg.eplb.transfer import LayerTransfers, LocalCopy, Transfer, keep_in_place, plan_transfers
@@ -37,6 +38,7 @@ __all__ = [
     "RearrangementSchedule",
     "ReferencePlanner",
     "ScheduleConfig",
+    "SearchPlanner",
     "StaticPlanner",
     "StepActions",
     "StepSplit",
@@ -72,6 +74,7 @@ _LAZY = {
     "RearrangementSchedule": "schedule",
     "ReferencePlanner": "reference",
     "ScheduleConfig": "schedule",
+    "SearchPlanner": "search",
     "StaticPlanner": "static",
     "StepActions": "schedule",
     "StepSplit": "split",

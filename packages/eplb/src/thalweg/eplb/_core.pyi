@@ -1,3 +1,5 @@
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -9,3 +11,13 @@ def build_info() -> dict[str, str]: ...
 def plan_reference(
     counts: NDArray[np.float32], num_slots: int, num_ranks: int
 ) -> tuple[NDArray[np.int32], NDArray[np.int32]]: ...
+def search_layers(
+    history: NDArray[np.integer[Any]] | NDArray[np.floating[Any]],
+    num_slots: int,
+    num_ranks: int,
+    current: NDArray[np.int32] | None,
+    proposals: int,
+    move_price: float,
+    min_gain: float,
+    seed: int,
+) -> NDArray[np.int32]: ...

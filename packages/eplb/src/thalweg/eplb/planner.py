@@ -9,6 +9,7 @@ from thalweg.eplb.greedy import GreedyPlanner
 from thalweg.eplb.history import check_history
 from thalweg.eplb.placement import Placement
 from thalweg.eplb.reference import ReferencePlanner
+from thalweg.eplb.search import SearchPlanner
 from thalweg.eplb.slots import check_shape
 from thalweg.eplb.static import StaticPlanner
 from thalweg.interfaces import ConfigError
@@ -32,9 +33,12 @@ class Planner(Protocol):
 PLANNERS: dict[str, Callable[[], Planner]] = {
     "greedy": GreedyPlanner,
     "reference": ReferencePlanner,
+    "search": SearchPlanner,
     "static": StaticPlanner,
 }
 """The planners by name, each made with its defaults."""
+
+DEFAULT_PLANNER = "search"
 
 
 def plan(
@@ -42,7 +46,7 @@ def plan(
     num_slots: int,
     num_ranks: int,
     *,
-    planner: Planner | str = "reference",
+    planner: Planner | str = DEFAULT_PLANNER,
     current: Placement | None = None,
 ) -> Placement:
     """Place expert copies on ranks.

@@ -1,0 +1,50 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace thalweg::eplb {
+
+// The loops over the steps of one row that take the time of a search. Every row has `length` floats, a multiple of
+// row_multiple; rows of ranks follow each other.
+
+// The exponent of the smooth peak of a step: (sum over ranks of load^32)^(1/32).
+inline constexpr int smooth_power = 32;
+
+// to += row, and to -= row.
+void add_row(float* to, const float* row, std::size_t length);
+void subtract_row(float* to, const float* row, std::size_t length);
+// to = max(to, row).
+void raise_row(float* to, const float* row, std::size_t length);
+
+// Sum over steps of max(peak, load + share).
+float peak_sum_with(const float* peak, const float* load, const float* share, std::size_t length);
+
+// What a swap does to the objective: rank i gives share a to rank j for share b. The rows of a rank are its load in parts
+// of the step's peak, and the 32nd power of that; inverse_peak and weight belong to the steps.
+struct RankRows {
+  float* load;
+  float* power;
+};
+struct StepRows {
+  const float* inverse_peak;
+  const float* weight;
+};
+float swap_change(const RankRows& i, const RankRows& j, const float* a, const float* b, const StepRows& steps,
+                  std::size_t length);
+// Do that swap: the ranks' rows, the sums of powers of the steps and their weights = peak / (32 * sum). Returns the least
+// sum of powers of the first num_steps steps.
+float apply_swap(const RankRows& i, const RankRows& j, const float* a, const float* b, const float* inverse_peak,
+                 const float* peak, float* power_sum, float* weight, std::size_t length, std::size_t num_steps);
+
+// From loads in tokens: load *= inverse_peak and power = load^32 of one rank, added to power_sum.
+void normalise_rank(const RankRows& rank, const float* inverse_peak, float* power_sum, std::size_t length);
+// weight = peak / (32 * power_sum), 0 where a step has no tokens.
+void weigh_steps(const float* peak, const float* power_sum, float* weight, std::size_t length);
+
+// The step in which weight * power is largest, the first of equal ones.
+std::size_t worst_step(const float* power, const float* weight, std::size_t length);
+// Where load > best: best = load and best_rank = rank.
+void find_peak_rank(const float* load, std::int32_t rank, float* best, std::int32_t* best_rank, std::size_t length);
+
+}  // namespace thalweg::eplb
