@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class Placement(BarePlacement):
     """Copies of logical experts in physical slots, for all layers of a layout; checked and read-only.
 
-    Slot p lives on rank p // slots_per_rank. Made by `from_slots` or `initial`.
+    Slot p lives on rank p // slots_per_rank. Made by `from_slots`, `from_tables` or `initial`.
     """
 
     physical_of_logical: NDArray[np.int32]
@@ -45,6 +45,24 @@ class Placement(BarePlacement):
         for array in (held, table):
             array.setflags(write=False)
         return cls(held, num_ranks, table)
+
+    @classmethod
+    def from_tables(
+        cls, logical_of_physical: NDArray[np.int32], physical_of_logical: NDArray[np.int32], num_ranks: int
+    ) -> Placement:
+        """The placement with these two tables, as another one had them; ConfigError unless they agree."""
+        table = np.asarray(physical_of_logical)
+        if table.ndim != 3 or table.dtype.kind not in "iu":
+            found = f"{table.dtype} of shape {table.shape}"
+            raise ConfigError(f"physical_of_logical is {found}; it must be integers of [layers, experts, most copies]")
+        placement = cls.from_slots(logical_of_physical, num_ranks, table.shape[1])
+        listed = table[table >= 0]
+        if listed.size == placement.logical_of_physical.size:
+            order = listed.reshape(placement.logical_of_physical.shape)
+            placement = cls.from_slots(logical_of_physical, num_ranks, table.shape[1], order)
+        if not np.array_equal(placement.physical_of_logical, table):
+            raise ConfigError("physical_of_logical is not the inverse of logical_of_physical; it must be")
+        return placement
 
     @classmethod
     def initial(cls, num_layers: int, num_experts: int, num_slots: int, num_ranks: int) -> Placement:
