@@ -25,7 +25,7 @@ from tools.train.common.dimensions import toy_model
 from tools.train.common.files import load_tokens
 from tools.train.common.optimiser import Optimiser, Piece, Rates, orthogonalised
 from tools.train.common.quantise import fake_quantise, quantise
-from tools.train.common.resume import load_resume_point, save_resume_point
+from tools.train.common.resume import load_resume_point, mean_of_points, save_resume_point
 from tools.train.common.schedule import Clock, RateSchedule
 from tools.train.common.windows import TokenWindows
 from torch import Tensor
@@ -317,6 +317,18 @@ def test_a_resume_point_replaces_the_last_one_and_has_limits(tmp_path: Path) -> 
     assert tensors.keys() == {"t"}
     with pytest.raises(ConfigError, match="at most 7 of 16777216"):
         save_resume_point(tmp_path, {f"t{index}": torch.ones(7 << 20) for index in range(3)}, {})
+
+
+def test_resume_points_of_one_model_have_a_mean(tmp_path: Path) -> None:
+    for name, value in (("first", 1.0), ("second", 2.0)):
+        tensors = {"a": torch.full((3,), value), "b": torch.full((2, 2), value, dtype=torch.bfloat16)}
+        save_resume_point(tmp_path / name, tensors, {})
+    save_resume_point(tmp_path / "other", {"a": torch.ones(4)}, {})
+    mean = mean_of_points([tmp_path / "first", tmp_path / "second"])
+    assert torch.equal(mean["a"], torch.full((3,), 1.5))
+    assert torch.equal(mean["b"], torch.full((2, 2), 1.5))
+    with pytest.raises(ConfigError, match="other: names or shapes of weights differ"):
+        mean_of_points([tmp_path / "first", tmp_path / "other"])
 
 
 def test_windows_depend_on_seed_and_step_and_start_with_bos() -> None:

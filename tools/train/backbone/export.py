@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 from tools.train.common.dimensions import small_model
 from tools.train.common.quantise import quantise
-from tools.train.common.resume import load_resume_point
+from tools.train.common.resume import mean_of_points
 from torch import Tensor
 
 from thalweg.model import Checkpoint, ModelConfig
@@ -75,16 +75,16 @@ def _raw(tensor: Tensor) -> bytes:
 
 
 def main() -> None:
-    """Export the backbone of a resume point."""
+    """Export the backbone of a resume point, or of the mean of several."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--resume", type=Path, required=True, help="folder of the resume point")
+    points = "folder of a resume point; of several, the mean is exported"
+    parser.add_argument("--resume", type=Path, required=True, nargs="+", help=points)
     parser.add_argument("--data", type=Path, required=True, help="folder with the tokenizer")
     parser.add_argument("--out", type=Path, required=True, help="folder to write")
     options = parser.parse_args()
     tokenizer = options.data / TOKENIZER_NAME
     config = small_model(EngramVocabulary.from_tokenizer_file(tokenizer), drafter=False)
-    masters, _ = load_resume_point(options.resume)
-    export_checkpoint(options.out, config, masters, tokenizer)
+    export_checkpoint(options.out, config, mean_of_points(options.resume), tokenizer)
 
 
 if __name__ == "__main__":

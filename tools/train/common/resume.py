@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -53,6 +54,16 @@ def load_resume_point(directory: Path) -> tuple[dict[str, Tensor], dict[str, Any
         if shard != path:
             tensors |= load_file(shard)
     return tensors, json.loads(path.read_text(encoding="utf-8"))
+
+
+def mean_of_points(directories: Sequence[Path]) -> dict[str, Tensor]:
+    """The mean of the weights of resume points, float32. Raises ConfigError when they are not of one model."""
+    points = [load_resume_point(directory)[0] for directory in directories]
+    shapes = [{name: tensor.shape for name, tensor in point.items()} for point in points]
+    for directory, found in zip(directories, shapes, strict=True):
+        if found != shapes[0]:
+            raise ConfigError(f"{directory}: names or shapes of weights differ from those of {directories[0]}")
+    return {name: torch.stack([point[name].float() for point in points]).mean(0) for name in points[0]}
 
 
 def _files(directory: Path) -> list[Path]:
