@@ -11,6 +11,7 @@ from thalweg.eplb.slots import Workload, redundant_slots
 
 if TYPE_CHECKING:
     from thalweg.eplb._core import build_info
+    from thalweg.eplb.background import BackgroundPlanner, Channel
     from thalweg.eplb.copies import choose_copies, follow_split, prefer_local_copies
     from thalweg.eplb.files import read_history, read_placement, write_history, write_placement
     from thalweg.eplb.greedy import GreedyPlanner
@@ -27,7 +28,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "PLANNERS",
+    "BackgroundPlanner",
     "BalanceMonitor",
+    "Channel",
     "CountingWindow",
     "GreedyPlanner",
     "History",
@@ -64,7 +67,9 @@ __all__ = [
 ]
 
 _LAZY = {
+    "BackgroundPlanner": "background",
     "BalanceMonitor": "monitor",
+    "Channel": "background",
     "CountingWindow": "window",
     "GreedyPlanner": "greedy",
     "LayerTransfers": "transfer",

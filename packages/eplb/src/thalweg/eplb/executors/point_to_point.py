@@ -1,0 +1,58 @@
+"""Experts sent from rank to rank with torch.distributed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from thalweg.eplb.transfer import LayerTransfers
+from thalweg.interfaces import PeerDiedError
+
+
+class PointToPoint:
+    """Transport over a process group, between hosts or within one.
+
+    group: of all expert-parallel ranks and for nothing else, since it is used from another thread than the engine's;
+    its backend must take the weights' device. timeout_s: for one round; when it has passed, the peer counts as lost.
+    """
+
+    def __init__(self, group: dist.ProcessGroup, *, timeout_s: float) -> None:
+        self._group = group
+        self._rank = dist.get_rank(group)
+        self._timeout = timedelta(seconds=timeout_s)
+
+    def fetch(self, plan: LayerTransfers, weights: Sequence[torch.Tensor], staging: Sequence[torch.Tensor]) -> None:
+        """Send what others need of `weights` and receive into `staging`, round by round."""
+        for number, moves in enumerate(plan.rounds):
+            operations, peers = [], []
+            for move in moves:
+                if move.sender == self._rank:
+                    rows = [tensor[move.sender_slot] for tensor in weights]
+                    operations += [self._operation(dist.isend, row, move.receiver) for row in rows]
+                    peers += [move.receiver] * len(rows)
+                elif move.receiver == self._rank:
+                    rows = [tensor[move.receiver_slot] for tensor in staging]
+                    operations += [self._operation(dist.irecv, row, move.sender) for row in rows]
+                    peers += [move.sender] * len(rows)
+            if operations:
+                self._run(operations, peers, number)
+
+    def _operation(self, kind: Callable[..., Any], row: torch.Tensor, peer: int) -> dist.P2POp:
+        # As bytes, because not every backend knows every number format.
+        return dist.P2POp(kind, row.reshape(-1).view(torch.uint8), group=self._group, group_peer=peer)
+
+    def _run(self, operations: list[dist.P2POp], peers: list[int], number: int) -> None:
+        lost = set(peers)
+        try:
+            works = dist.batch_isend_irecv(operations)
+            for index, work in enumerate(works):
+                if len(works) == len(peers):
+                    lost = {peers[index]}
+                work.wait(self._timeout)
+        except RuntimeError as error:
+            names = ", ".join(f"rank {rank}" for rank in sorted(lost))
+            raise PeerDiedError(f"{names} did not complete transfer round {number}: {error}", tuple(lost)) from error

@@ -1,0 +1,204 @@
+"""Going from one placement to another while steps run: layer by layer, each in one switch that all ranks make."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+
+from thalweg.eplb.background import run_in_background
+from thalweg.eplb.placement import Placement, check_same_shape
+from thalweg.eplb.transfer import LayerTransfers, plan_transfers
+from thalweg.interfaces import Communicator, ConfigError, InvariantError, PeerDiedError
+
+_NUM_BUFFERS = 2
+"""One is filled while the other waits for the switch."""
+
+
+class Transport(Protocol):
+    """Brings experts from other ranks; called from one thread, for the same layers in the same order on all ranks."""
+
+    def fetch(self, plan: LayerTransfers, weights: Sequence[torch.Tensor], staging: Sequence[torch.Tensor]) -> None:
+        """Fill the slots of `staging` that the plan's rounds bring to this rank, and serve the others from `weights`.
+
+        weights, staging: the tensors of a layer, [slots, ...] each. Returns when both are done; raises PeerDiedError
+        when a peer does not do its part.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class LiveTables:
+    """The tables that gate and dispatch read, int32 on any device; overwritten in place, so recorded graphs see it."""
+
+    logical_of_physical: torch.Tensor
+    """[layers, slots]"""
+    physical_of_logical: torch.Tensor
+    """[layers, experts, slots - experts + 1], padded with -1"""
+    num_copies: torch.Tensor
+    """[layers, experts]"""
+
+    @classmethod
+    def of(cls, placement: Placement, device: torch.device | str = "cpu") -> LiveTables:
+        tables = placement.logical_of_physical, placement.physical_of_logical, placement.copies()
+        return cls(*(torch.tensor(table, device=device) for table in tables))
+
+    def set_layer(self, layer: int, placement: Placement) -> None:
+        """Overwrite the rows of one layer."""
+        self.logical_of_physical[layer] = torch.tensor(placement.logical_of_physical[layer])
+        self.physical_of_logical[layer] = torch.tensor(placement.physical_of_logical[layer])
+        self.num_copies[layer] = torch.tensor(placement.copies()[layer])
+
+
+class Rearranger:
+    """Moves the experts of one rank.
+
+    A thread stages the experts of a layer beside the weights; once all ranks have done so they switch, between two
+    steps, weights and tables of the layer together. What was not switched is as it was, so whatever goes wrong before,
+    every layer has weights and tables that fit.
+    weights: per layer the tensors of its experts, [slots of this rank, ...] each and contiguous; all layers alike.
+    communicator: of all expert-parallel ranks, in the engine's thread.
+    """
+
+    def __init__(
+        self,
+        weights: Sequence[Sequence[torch.Tensor]],
+        placement: Placement,
+        transport: Transport,
+        communicator: Communicator,
+    ) -> None:
+        _check_weights(weights, placement)
+        if communicator.size != placement.num_ranks:
+            raise ConfigError(
+                f"the placement is for {placement.num_ranks} ranks; the communicator has {communicator.size}"
+            )
+        self._weights = weights
+        self._placement = placement
+        self._transport = transport
+        self._communicator = communicator
+        self.tables = LiveTables.of(placement, weights[0][0].device)
+        self._buffers = [[torch.empty_like(tensor) for tensor in weights[0]] for _ in range(_NUM_BUFFERS)]
+        self._target = placement
+        self._plans: list[tuple[int, LayerTransfers]] = []
+        self._num_switched = 0
+        self._num_staged = 0
+        self._free_buffers = threading.Semaphore()
+        self._staging: Future[None] | None = None
+        self._failure: PeerDiedError | None = None
+
+    @property
+    def placement(self) -> Placement:
+        """Where experts are now."""
+        return self._placement
+
+    @property
+    def is_moving(self) -> bool:
+        """Whether `advance` has something to do; the same on all ranks."""
+        return self._staging is not None
+
+    def start(self, target: Placement) -> None:
+        """Begin to move; all ranks do so in the same step and with the same target. Layers that stay cost nothing.
+
+        Raises ConfigError for a target of another shape, InvariantError while experts are moving.
+        """
+        if self._staging is not None:
+            raise InvariantError("experts are moving; the next rearrangement can start when that has ended")
+        check_same_shape(self._placement, target)
+        old, new = self._placement.logical_of_physical, target.logical_of_physical
+        changed = np.flatnonzero((old != new).any(axis=1)).tolist()
+        self._plans = [(layer, plan_transfers(old[layer], new[layer], target.num_ranks)) for layer in changed]
+        self._target = target
+        self._num_switched = self._num_staged = 0
+        self._free_buffers = threading.Semaphore(_NUM_BUFFERS)
+        if self._plans:
+            self._staging = run_in_background(self._stage_all)
+
+    def advance(self) -> list[int]:
+        """Switch the layers that all ranks have staged, and return them; called by all ranks between two steps.
+
+        Raises PeerDiedError, on every rank that is left and naming the lost one, when a transfer was not completed or a
+        rank is gone. Then no more layers move, those that have not switched are as before, and every call raises again.
+        """
+        if self._failure is not None:
+            raise self._failure
+        if self._staging is None:
+            return []
+        try:
+            agreed = self._agree(self._staging)
+        except PeerDiedError as error:
+            self._failure = error
+            raise
+        switched = self._plans[self._num_switched : agreed]
+        for index, (layer, plan) in enumerate(switched, self._num_switched):
+            self._switch(layer, plan, self._buffers[index % _NUM_BUFFERS])
+        self._num_switched = agreed
+        if switched:
+            self._free_buffers.release(len(switched))
+        if agreed == len(self._plans):
+            self._staging = None
+        return [layer for layer, _ in switched]
+
+    def _agree(self, staging: Future[None]) -> int:
+        """How many layers all ranks have staged. Raises PeerDiedError if some rank cannot stage another."""
+        error = staging.exception() if staging.done() else None
+        nobody = lost = self._communicator.size
+        if error is not None:
+            lost = min(getattr(error, "ranks", ()), default=self._communicator.rank)
+        answer = self._communicator.all_reduce_min(np.array([self._num_staged, lost], np.int32))
+        num_staged, first_lost = answer.tolist()
+        if first_lost == nobody:
+            return int(num_staged)
+        text = f"rank {first_lost} was lost while experts moved; {len(self._plans) - self._num_switched} layers stay"
+        raise PeerDiedError(f"{text}: {error or 'as another rank found'}", (first_lost,)) from error
+
+    def _stage_all(self) -> None:
+        rank = self._communicator.rank
+        for index, (layer, plan) in enumerate(self._plans):
+            self._free_buffers.acquire()
+            weights, staging = self._weights[layer], self._buffers[index % _NUM_BUFFERS]
+            for source, target in plan.local_copies[rank]:
+                _copy(weights, source, staging, target)
+            self._transport.fetch(plan, weights, staging)
+            for source, target in plan.duplicates[rank]:
+                _copy(staging, source, staging, target)
+            _wait_for_device(staging[0])
+            self._num_staged = index + 1
+
+    def _switch(self, layer: int, plan: LayerTransfers, staging: Sequence[torch.Tensor]) -> None:
+        for slot in plan.changed_slots(self._communicator.rank):
+            _copy(staging, slot, self._weights[layer], slot)
+        chosen = np.arange(self._placement.num_layers) == layer
+        self._placement = self._placement.with_layers(self._target, chosen)
+        self.tables.set_layer(layer, self._placement)
+        _wait_for_device(staging[0])  # before the buffer is filled again
+
+
+def _copy(sources: Sequence[torch.Tensor], source: int, targets: Sequence[torch.Tensor], target: int) -> None:
+    for old, new in zip(sources, targets, strict=True):
+        new[target].copy_(old[source])
+
+
+def _wait_for_device(tensor: torch.Tensor) -> None:
+    if tensor.device.type != "cpu":
+        torch.accelerator.synchronize(tensor.device)
+
+
+def _check_weights(weights: Sequence[Sequence[torch.Tensor]], placement: Placement) -> None:
+    if len(weights) != placement.num_layers or not weights[0]:
+        raise ConfigError(
+            f"weights has {len(weights)} layers; the placement has {placement.num_layers}, with tensors each"
+        )
+    kinds = [[(tensor.shape, tensor.dtype, tensor.device) for tensor in layer] for layer in weights]
+    for layer, tensors in enumerate(weights):
+        if kinds[layer] != kinds[0]:
+            raise ConfigError(f"the tensors of layer {layer} differ from those of layer 0; all layers must be alike")
+        for index, tensor in enumerate(tensors):
+            if tensor.ndim < 1 or len(tensor) != placement.slots_per_rank or not tensor.is_contiguous():
+                raise ConfigError(
+                    f"tensor {index} of layer {layer} is {tuple(tensor.shape)}; it must be contiguous,"
+                    f" [{placement.slots_per_rank} slots, ...]"
+                )

@@ -1,0 +1,115 @@
+"""What ranks do in tests of rearrangements: run a model while experts move, lose a rank, lose a message."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from eplb_ranks.moe import HIDDEN, SmallMoe, fits, layer_weights, random_placement
+
+from thalweg.eplb.executors import PointToPoint, Rearranger, SharedMemory, StoreChannel, Transport
+from thalweg.eplb.placement import Placement
+from thalweg.eplb.transfer import LayerTransfers
+from thalweg.interfaces import PeerDiedError
+
+LAYERS, EXPERTS = 3, 10
+TIMEOUT_S = 2.0
+"""Of a transfer, where a rank is going to be lost."""
+PATIENCE_S = 30.0
+"""Of everything else, on machines that are busy with others."""
+
+
+def placement_for(seed: int, size: int) -> Placement:
+    return random_placement(seed, LAYERS, EXPERTS, size * (EXPERTS // size + 2), size)
+
+
+def make_transport(kind: str, store: Any, like: Sequence[torch.Tensor], timeout_s: float) -> Transport:
+    if kind == "shared":
+        rank, size = dist.get_rank(), dist.get_world_size()
+        return SharedMemory(StoreChannel(store, rank, size, timeout_s=timeout_s, name="mirrors"), like)
+    group = dist.new_group(timeout=timedelta(seconds=PATIENCE_S), backend="gloo")
+    return PointToPoint(group, timeout_s=timeout_s)
+
+
+class Slow:
+    """A transport that leaves time for steps, and on one rank fails in some layer: `failure` is called instead."""
+
+    def __init__(self, inner: Transport, pause_s: float, failure: Any = None, failing_call: int = -1) -> None:
+        self._inner, self._pause_s = inner, pause_s
+        self._failure, self._failing_call = failure, failing_call
+        self._calls = 0
+
+    def fetch(self, plan: LayerTransfers, weights: Sequence[torch.Tensor], staging: Sequence[torch.Tensor]) -> None:
+        time.sleep(self._pause_s)
+        if self._calls == self._failing_call:
+            self._failure()
+        self._calls += 1
+        self._inner.fetch(plan, weights, staging)
+
+
+def run_while_moving(store: Any, rank: int, size: int, kind: str) -> dict[str, Any]:
+    """Outputs before, in every step while experts move twice over, and after; which layers switched in which step."""
+    placement = placement_for(0, size)
+    weights = [layer_weights(placement, layer, rank) for layer in range(LAYERS)]
+    transport = Slow(make_transport(kind, store, weights[0], PATIENCE_S), pause_s=0.02)
+    channel = StoreChannel(store, rank, size, timeout_s=PATIENCE_S, name="switches")
+    rearranger = Rearranger(weights, placement, transport, channel)
+    addresses = [tensor.data_ptr() for layer in weights for tensor in layer]
+    model = SmallMoe(weights, EXPERTS, rank, size)
+    x = torch.randn(5 + rank, HIDDEN, generator=torch.Generator().manual_seed(rank)).to(torch.bfloat16)
+    before = model.run(x, rearranger.tables)
+    switched, is_equal, is_fit = [], [], []
+    for seed in (1, 2):
+        target = placement_for(seed, size)
+        rearranger.start(target)
+        while rearranger.is_moving:
+            switched.append(rearranger.advance())
+            is_equal.append(torch.equal(model.run(x, rearranger.tables), before))
+            is_fit.append(fits(weights, rearranger.tables, rank))
+        assert np.array_equal(rearranger.placement.logical_of_physical, target.logical_of_physical)
+    assert addresses == [tensor.data_ptr() for layer in weights for tensor in layer]
+    assert rearranger.tables.num_copies.tolist() == target.copies().tolist()
+    return {"switched": switched, "is_equal": is_equal, "is_fit": is_fit, "output": before.float().numpy()}
+
+
+def lose(store: Any, rank: int, size: int, kind: str, failing_call: int, how: str) -> dict[str, Any]:
+    """Rank 1 fails when it comes to stage a layer; what the others then have and say."""
+    placement = placement_for(0, size)
+    weights = [layer_weights(placement, layer, rank) for layer in range(LAYERS)]
+    transport = make_transport(kind, store, weights[0], TIMEOUT_S)
+    if rank == 1:
+        failure = {"killed": _kill, "silent": _stay_silent}[how]
+        transport = Slow(transport, 0.0, failure, failing_call)
+    channel = StoreChannel(store, rank, size, timeout_s=2 * TIMEOUT_S, name="switches")
+    rearranger = Rearranger(weights, placement, transport, channel)
+    target = placement_for(1, size)
+    rearranger.start(target)
+    switched: list[int] = []
+    try:
+        while rearranger.is_moving:
+            switched += rearranger.advance()
+            time.sleep(0.01)
+    except PeerDiedError as error:
+        slots = rearranger.tables.logical_of_physical.numpy()
+        old, new = placement.logical_of_physical, target.logical_of_physical
+        expected = [new[layer] if layer in switched else old[layer] for layer in range(LAYERS)]
+        assert np.array_equal(slots, expected)
+        assert fits(weights, rearranger.tables, rank)
+        return {"message": str(error), "ranks": error.ranks, "switched": switched}
+    raise AssertionError("nobody noticed")
+
+
+def _kill() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _stay_silent() -> None:
+    """The rank lives and steps on, but its part of the transfer is never done."""
+    time.sleep(3600)
