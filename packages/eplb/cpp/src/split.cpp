@@ -27,7 +27,7 @@ Splitter::Splitter(const std::int32_t* logical_of_physical, std::size_t layers, 
 }
 
 void Splitter::split(const std::int32_t* tokens, int sweeps, std::int32_t* shares) const {
-  std::vector<std::int64_t> loads(num_ranks_);
+  std::vector<std::int32_t> loads(num_ranks_);
   std::vector<Level> order(num_ranks_);
   for (std::size_t layer = 0; layer < layers_.size(); ++layer) {
     split_layer(layers_[layer], tokens + layer * num_experts_, sweeps, shares + layer * num_slots_, loads, order);
@@ -35,7 +35,7 @@ void Splitter::split(const std::int32_t* tokens, int sweeps, std::int32_t* share
 }
 
 void Splitter::split_layer(const Layer& layer, const std::int32_t* tokens, int sweeps, std::int32_t* shares,
-                           std::vector<std::int64_t>& loads, std::vector<Level>& order) const {
+                           std::vector<std::int32_t>& loads, std::vector<Level>& order) const {
   std::fill_n(shares, num_slots_, 0);
   std::fill(loads.begin(), loads.end(), 0);
   for (const Place& place : layer.alone) {
@@ -61,36 +61,38 @@ void Splitter::split_layer(const Layer& layer, const std::int32_t* tokens, int s
   }
 }
 
-// By load, equal ones by rank. Most experts have two or three copies, for which nothing is faster.
+// Most experts have two or three copies, for which nothing is faster than moving them one by one.
 void Splitter::sort(Level* begin, Level* end) {
-  const auto is_lower = [](const Level& one, const Level& other) {
-    return one.load < other.load || (one.load == other.load && one.place < other.place);
-  };
-  if (end - begin > 16) return std::sort(begin, end, is_lower);
+  if (end - begin > 16) return std::sort(begin, end);
   for (Level* next = begin + 1; next < end; ++next) {
     const Level moving = *next;
     Level* hole = next;
-    for (; hole > begin && is_lower(moving, hole[-1]); --hole) *hole = hole[-1];
+    for (; hole > begin && moving < hole[-1]; --hole) *hole = hole[-1];
     *hole = moving;
   }
 }
 
 // Take one expert's tokens away and give them to its ranks again, lowest load first.
-void Splitter::pour(std::int64_t tokens, const Place* places, std::size_t count, std::int32_t* shares,
-                    std::int64_t* loads, Level* order) {
+void Splitter::pour(std::int32_t tokens, const Place* places, std::size_t count, std::int32_t* shares,
+                    std::int32_t* loads, Level* order) {
+  const auto load_at = [&](std::size_t index) { return static_cast<std::int32_t>(order[index] >> 32); };
   for (std::size_t place = 0; place < count; ++place) {
-    order[place] = {loads[places[place].rank] -= shares[places[place].slot], place};
+    const std::int32_t load = loads[places[place].rank] -= shares[places[place].slot];
+    order[place] = (static_cast<Level>(load) << 32) | place;
   }
   sort(order, order + count);
-  std::int64_t volume = tokens + order[0].load;  // of the tokens and of what is below their surface
-  std::int64_t wet = 1;
-  for (; static_cast<std::size_t>(wet) < count && volume > order[wet].load * wet; ++wet) volume += order[wet].load;
-  const std::int64_t level = volume / wet, more = volume % wet;
-  for (std::int64_t index = 0; index < static_cast<std::int64_t>(count); ++index) {
-    const auto [load, place] = order[index];
-    const std::int64_t share = index < wet ? level - load + (index < more) : 0;
-    shares[places[place].slot] = static_cast<std::int32_t>(share);
-    loads[places[place].rank] = load + share;
+  std::int32_t volume = tokens + load_at(0);  // of the tokens and of what is below their surface
+  std::int32_t wet = 1;
+  for (; static_cast<std::size_t>(wet) < count && volume > std::int64_t{load_at(wet)} * wet; ++wet) {
+    volume += load_at(wet);
+  }
+  const std::int32_t level = volume / wet, more = volume % wet;
+  for (std::size_t index = 0; index < count; ++index) {
+    const Place& place = places[order[index] & 0xffffffff];
+    const auto position = static_cast<std::int32_t>(index);
+    const std::int32_t share = position < wet ? level - load_at(index) + (position < more) : 0;
+    shares[place.slot] = share;
+    loads[place.rank] = load_at(index) + share;
   }
 }
 

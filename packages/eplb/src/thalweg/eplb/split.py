@@ -60,6 +60,10 @@ def checked_tokens(tokens: NDArray[Any], shape: tuple[int, int]) -> NDArray[np.i
     """The counts as a contiguous int32 array. shape: (layers, experts)."""
     if tokens.shape != shape:
         raise ConfigError(f"tokens is {tokens.shape}; it must be [{shape[0]} layers, {shape[1]} experts]")
-    if tokens.dtype.kind not in "iu" or (tokens.size and (tokens.min() < 0 or tokens.max() > np.iinfo(np.int32).max)):
-        raise ConfigError(f"tokens is {tokens.dtype} with counts below 0 or above int32; it must have integers >= 0")
+    if tokens.dtype.kind not in "iu" or (tokens.size and tokens.min() < 0):
+        raise ConfigError(f"tokens is {tokens.dtype} with negative or fractional counts; it must have integers >= 0")
+    most = np.iinfo(np.int32).max
+    may_exceed = tokens.size > 0 and int(tokens.max()) * shape[1] > most  # a sum takes longer than the split of a layer
+    if may_exceed and (tokens.sum(axis=1, dtype=np.uint64) > most).any():
+        raise ConfigError(f"tokens has a layer with more than {most} tokens in one step")
     return np.ascontiguousarray(tokens, np.int32)

@@ -17,7 +17,7 @@ class Splitter {
   std::size_t slots() const { return num_slots_; }
   std::size_t experts() const { return num_experts_; }
 
-  // tokens: [layers, experts], none negative. shares: [layers, slots], every element is written.
+  // tokens: [layers, experts], none negative, and no layer's sum above int32. shares: [layers, slots], every element is written.
   void split(const std::int32_t* tokens, int sweeps, std::int32_t* shares) const;
 
  private:
@@ -34,16 +34,14 @@ class Splitter {
     std::vector<std::size_t> first = {0};  // where each of those experts begins in `shared`, and the end
   };
 
-  struct Level {
-    std::int64_t load;
-    std::size_t place;
-  };
+  // A rank's load in the upper half and its place among the copies in the lower one, so that they sort in one comparison.
+  using Level = std::uint64_t;
 
   void split_layer(const Layer& layer, const std::int32_t* tokens, int sweeps, std::int32_t* shares,
-                   std::vector<std::int64_t>& loads, std::vector<Level>& order) const;
+                   std::vector<std::int32_t>& loads, std::vector<Level>& order) const;
   static void sort(Level* begin, Level* end);
-  static void pour(std::int64_t tokens, const Place* places, std::size_t count, std::int32_t* shares,
-                   std::int64_t* loads, Level* order);
+  static void pour(std::int32_t tokens, const Place* places, std::size_t count, std::int32_t* shares,
+                   std::int32_t* loads, Level* order);
 
   std::size_t num_slots_;
   std::size_t num_ranks_;
