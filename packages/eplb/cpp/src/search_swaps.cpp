@@ -15,7 +15,7 @@ using Swap = SearchState::Swap;
 constexpr int renormalise_after = 256;
 // Peaks are looked up after so many swaps, and after so many proposals if there was any swap: with few steps, the first
 // rule alone would go on proposing from a rank that is no peak any more.
-constexpr int find_peaks_after = 8;
+constexpr int find_peaks_after = 16;
 constexpr std::int64_t look_again_after = 512;
 
 // SplitMix64.

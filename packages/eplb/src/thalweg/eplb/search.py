@@ -29,7 +29,7 @@ class SearchPlanner:
     The arithmetic has a fixed order and the generator is seeded, so the plan depends on the arguments alone.
     """
 
-    proposals: int = 100_000
+    proposals: int = 120_000
     """Swaps to look at per layer, over all starts: what a plan may cost. 0: the starts as they are."""
 
     move_price: float = 0.05

@@ -13,9 +13,9 @@ namespace thalweg::eplb {
 inline constexpr std::size_t most_buckets = 250;
 
 // One layer of a history [steps, layers, experts], consecutive steps summed into equally long buckets (the last may be
-// shorter) if there are more than most_buckets: [buckets, experts]. Scaled by a power of two, which changes no digit and no
-// plan, so that small forecasts and large counts are far from the limits of float. Throws std::invalid_argument if the
-// tokens of a bucket have no finite sum.
+// shorter) if there are more than most_buckets: [buckets, experts]. Small forecasts and counts that float does not hold to
+// the last token are scaled by a power of two to sums just below 2^24. Throws std::invalid_argument if the tokens of a
+// bucket have no finite sum.
 template <class Count>
 std::vector<float> bucket_steps(const Count* history, std::size_t num_steps, std::size_t num_layers,
                                 std::size_t num_experts, std::size_t layer) {
@@ -36,10 +36,10 @@ std::vector<float> bucket_steps(const Count* history, std::size_t num_steps, std
                                   std::to_string(total) + " over steps; it must be finite");
     largest = std::max(largest, total);
   }
-  // Bucket totals end up below 2^24: whole numbers of tokens up to there are exact.
-  const int exponent = largest > 0.0 ? 23 - std::ilogb(largest) : 0;
+  const bool is_usual = largest == 0.0 || (largest >= 1.0 && largest < 0x1p24);
+  const double scale = is_usual ? 1.0 : std::ldexp(1.0, std::clamp(23 - std::ilogb(largest), -1000, 1000));
   std::vector<float> scaled(sums.size());
-  for (std::size_t at = 0; at < sums.size(); ++at) scaled[at] = static_cast<float>(std::ldexp(sums[at], exponent));
+  for (std::size_t at = 0; at < sums.size(); ++at) scaled[at] = static_cast<float>(sums[at] * scale);
   return scaled;
 }
 
