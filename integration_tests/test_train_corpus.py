@@ -15,11 +15,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tokenizers import Tokenizer
-from tools.train.corpus import clean, documents, fetch, pack, tokenizer
+from tools.train.common.files import load_tokens
+from tools.train.corpus import clean, documents, fetch, pack, streams, tokenizer
 from tools.train.corpus.archives import members
 from tools.train.corpus.clean import Deduplicator
 from tools.train.corpus.documents import Document
 from tools.train.corpus.notice import notice
+from tools.train.corpus.repetitions import without_copies
 from tools.train.corpus.sources import Source, read_sources
 
 from thalweg.interfaces import ConfigError
@@ -207,6 +209,30 @@ def test_the_split_holds_out_a_share_of_every_source_by_name() -> None:
     assert [item.path for item in again] == [item.path for item in held_out]
     other = documents.split([replace(item, source="other") for item in items])[1]
     assert [item.path for item in other] != [item.path for item in held_out]
+
+
+def test_a_changed_copy_of_a_held_out_file_is_not_trained_on() -> None:
+    lines = [f"value_{number} = compute_something(number, {number})" for number in range(20)]
+    held_out = [Document("work code", "a.py", "\n".join(lines))]
+    copy = Document("other code", "copy.py", "\n".join(f"    {line}" for line in [*lines[:8], *"xyz"]))
+    some = Document("other code", "some.py", "\n".join([*lines[:6], *(f"{line}  # of others" for line in lines)]))
+    few = Document("other code", "few.py", "\n".join(lines[:4]))
+    assert without_copies([copy, some, few], held_out) == [some, few]
+
+
+def test_what_is_measured_comes_from_the_first_works_alone() -> None:
+    added = [source.training_only for source in read_sources()]
+    assert added == sorted(added)  # a paragraph that both have stays in the first
+    assert not all(added)
+
+
+def test_a_stream_is_carried_in_files_that_give_it_back(tmp_path: Path) -> None:
+    tokens = np.random.default_rng(0).integers(0, 4096, 2500, dtype=np.uint16)
+    (tmp_path / "train-9.xz").touch()
+    files = streams.compress(tokens, tmp_path, "train", max_tokens=1000)
+    assert [file.name for file in files] == ["train-1.xz", "train-2.xz", "train-3.xz"]
+    assert sorted(tmp_path.iterdir()) == files
+    np.testing.assert_array_equal(load_tokens(tmp_path, "train"), tokens)
 
 
 def test_documents_are_read_back_as_written(tmp_path: Path) -> None:

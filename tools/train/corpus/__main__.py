@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
-from tools.train.corpus import documents, fetch, pack, tokenizer
+from tools.train.corpus import documents, fetch, pack, repetitions, streams, tokenizer
 from tools.train.corpus.clean import Deduplicator
 from tools.train.corpus.documents import Document
 from tools.train.corpus.notice import notice
@@ -42,8 +42,12 @@ def run_clean(data: Path, archives: Path, text: Path) -> None:
     train: list[Document] = []
     held_out: list[Document] = []
     for source in sources:
-        kept, apart = documents.split(list(documents.read_source(source, archives, deduplicator)))
-        print(f"{source.name} {source.part}: {amount(kept)} to train on, {amount(apart)} held out", flush=True)
+        found = documents.read_source(source, archives, deduplicator)
+        if source.training_only:
+            kept, apart = repetitions.without_copies(found, held_out), []
+        else:
+            kept, apart = documents.split(list(found))
+        print(f"{source.label}: {amount(kept)} to train on, {amount(apart)} held out", flush=True)
         train += kept
         held_out += apart
     documents.write(train, text / "train.jsonl")
@@ -54,7 +58,9 @@ def run_clean(data: Path, archives: Path, text: Path) -> None:
 
 def run_tokenizer(data: Path, text: Path, seed: int) -> None:
     """Train tokenizer.json."""
-    trained = tokenizer.train(documents.read(text / "train.jsonl"), seed)
+    shaping = {source.label for source in read_sources() if not source.training_only}
+    items = [item for item in documents.read(text / "train.jsonl") if item.source in shaping]
+    trained = tokenizer.train(items, seed)
     trained.save(str(data / "tokenizer.json"))
     print(f"{trained.get_vocab_size():,} entries")
 
@@ -73,6 +79,7 @@ def run_pack(data: Path, text: Path, seed: int) -> None:
     print(f"evaluation: {windows[:, 1:].size:,} tokens, {num_bytes.sum():,} bytes", flush=True)
     train = pack.pack(documents.read(text / "train.jsonl"), trained, seed)
     np.save(data / "train.npy", train.tokens)
+    streams.compress(train.tokens, data, "train")
     print(f"to train on: {len(train.tokens):,} tokens")
 
 

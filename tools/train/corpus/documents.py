@@ -45,7 +45,7 @@ def read_source(source: Source, archives: Path, deduplicator: Deduplicator) -> I
         text = None if is_vendored(path) else clean(content)
         text = text and deduplicator.unique(text)
         if text and len(text) >= MIN_CHARACTERS:
-            yield Document(f"{source.name} {source.part}", path, text)
+            yield Document(source.label, path, text)
 
 
 def split(documents: Sequence[Document]) -> tuple[list[Document], list[Document]]:

@@ -37,6 +37,13 @@ class Source:
     """Patterns of the paths of licence texts; empty where another part of the work has them."""
     licence_ends: str | None = None
     """The line at which notices about bundled binary libraries begin."""
+    training_only: bool = False
+    """No file of it is held out and the tokenizer is not trained on it, so that adding it changes neither."""
+
+    @property
+    def label(self) -> str:
+        """Work and part: what its documents are named after."""
+        return f"{self.name} {self.part}"
 
     def is_text(self, path: str) -> bool:
         """Whether a file of the archive is training text."""
@@ -63,7 +70,7 @@ def read_sources(path: Path = LIST) -> tuple[Source, ...]:
     return sources
 
 
-def _source(entry: dict[str, str | list[str]], where: str) -> Source:
+def _source(entry: dict[str, str | bool | list[str]], where: str) -> Source:
     known = {field.name for field in fields(Source)}
     if unknown := sorted(set(entry) - known):
         raise ConfigError(f"{where}: unknown key {unknown[0]}; known are {', '.join(sorted(known))}")
