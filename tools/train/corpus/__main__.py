@@ -43,8 +43,9 @@ def run_clean(data: Path, archives: Path, text: Path) -> None:
     held_out: list[Document] = []
     for source in sources:
         found = documents.read_source(source, archives, deduplicator)
+        apart: list[Document] = []
         if source.training_only:
-            kept, apart = repetitions.without_copies(found, held_out), []
+            kept = repetitions.without_copies(found, held_out)
         else:
             kept, apart = documents.split(list(found))
         print(f"{source.label}: {amount(kept)} to train on, {amount(apart)} held out", flush=True)
