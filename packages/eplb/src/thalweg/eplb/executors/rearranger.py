@@ -83,7 +83,8 @@ class Rearranger:
         self.tables = LiveTables.of(placement, weights[0][0].device)
         self._buffers = [[torch.empty_like(tensor) for tensor in weights[0]] for _ in range(_NUM_BUFFERS)]
         self._target = placement
-        self._plans: list[tuple[int, LayerTransfers]] = []
+        self._layers: list[int] = []
+        self._plans: list[LayerTransfers] = []
         self._num_switched = 0
         self._num_staged = 0
         self._free_buffers = threading.Semaphore()
@@ -108,14 +109,14 @@ class Rearranger:
         if self._staging is not None:
             raise InvariantError("experts are moving; the next rearrangement can start when that has ended")
         check_same_shape(self._placement, target)
-        old, new = self._placement.logical_of_physical, target.logical_of_physical
-        changed = np.flatnonzero((old != new).any(axis=1)).tolist()
-        self._plans = [(layer, plan_transfers(old[layer], new[layer], target.num_ranks)) for layer in changed]
+        changed = (self._placement.logical_of_physical != target.logical_of_physical).any(axis=1)
+        self._layers, self._plans = np.flatnonzero(changed).tolist(), []
         self._target = target
         self._num_switched = self._num_staged = 0
         self._free_buffers = threading.Semaphore(_NUM_BUFFERS)
-        if self._plans:
-            self._staging = run_in_background(self._stage_all)
+        if self._layers:
+            old = self._placement
+            self._staging = run_in_background(lambda: self._stage_all(old, target))
 
     def advance(self) -> list[int]:
         """Switch the layers that all ranks have staged, and return them; called by all ranks between two steps.
@@ -132,15 +133,15 @@ class Rearranger:
         except PeerDiedError as error:
             self._failure = error
             raise
-        switched = self._plans[self._num_switched : agreed]
-        for index, (layer, plan) in enumerate(switched, self._num_switched):
-            self._switch(layer, plan, self._buffers[index % _NUM_BUFFERS])
+        switched = self._layers[self._num_switched : agreed]
+        for index, layer in enumerate(switched, self._num_switched):
+            self._switch(layer, self._plans[index], self._buffers[index % _NUM_BUFFERS])
         self._num_switched = agreed
         if switched:
             self._free_buffers.release(len(switched))
-        if agreed == len(self._plans):
+        if agreed == len(self._layers):
             self._staging = None
-        return [layer for layer, _ in switched]
+        return switched
 
     def _agree(self, staging: Future[None]) -> int:
         """How many layers all ranks have staged. Raises PeerDiedError if some rank cannot stage another."""
@@ -152,12 +153,14 @@ class Rearranger:
         num_staged, first_lost = answer.tolist()
         if first_lost == nobody:
             return int(num_staged)
-        text = f"rank {first_lost} was lost while experts moved; {len(self._plans) - self._num_switched} layers stay"
+        text = f"rank {first_lost} was lost while experts moved; {len(self._layers) - self._num_switched} layers stay"
         raise PeerDiedError(f"{text}: {error or 'as another rank found'}", (first_lost,)) from error
 
-    def _stage_all(self) -> None:
+    def _stage_all(self, old: Placement, new: Placement) -> None:
         rank = self._communicator.rank
-        for index, (layer, plan) in enumerate(self._plans):
+        for index, layer in enumerate(self._layers):
+            plan = plan_transfers(old.logical_of_physical[layer], new.logical_of_physical[layer], new.num_ranks)
+            self._plans.append(plan)
             self._free_buffers.acquire()
             weights, staging = self._weights[layer], self._buffers[index % _NUM_BUFFERS]
             for source, target in plan.local_copies[rank]:
