@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from thalweg.interfaces import ConfigError
 
-MAX_TOKENS = 40_000_000
-"""Of one file: at about half a byte a token, some 20 MB, where 28 MB may be carried."""
+MAX_TOKENS = 48_000_000
+"""Of one file: at about half a byte a token, some 24 MB, where 28 MB may be carried."""
 MAX_BYTES = 28_000_000
 FILTERS = [{"id": lzma.FILTER_LZMA2, "preset": 6, "dict_size": 1 << 26, "lc": 3, "lp": 1, "pb": 1}]
 """Of the presets 1 to 9, 6 is as small as 9; lp and pb tell it that tokens have two bytes."""
