@@ -27,11 +27,12 @@ class LayerSearch {
       : problem_(problem),
         options_(options),
         mean_load_(std::accumulate(problem.step_total.begin(), problem.step_total.end(), 0.0) /
-                   static_cast<double>(problem.num_ranks)) {}
+                   static_cast<double>(problem.num_ranks)),
+        by_power_(power_copies(problem)) {}
 
   Scored fresh(std::int64_t proposals) {
     const std::int64_t trial = proposals / trial_part;
-    Start best = packed_start(power_copies(problem_), trial);
+    Start best = packed_start(by_power_, trial);
     const auto consider = [&best](Start other) {
       if (other.best.peak_sum < best.best.peak_sum) best = std::move(other);
     };
@@ -42,9 +43,8 @@ class LayerSearch {
   }
 
   std::optional<Scored> near(const Slots& current, std::int64_t proposals) {
-    const Copies copies = power_copies(problem_);
-    const Shares shares = shares_of(problem_, copies);
-    const std::optional<Slots> start = adapted(problem_, copies, shares, current);
+    const Shares shares = shares_of(problem_, by_power_);
+    const std::optional<Slots> start = adapted(problem_, by_power_, shares, current);
     if (!start) return std::nullopt;
     return run(shares, *start, proposals, &current);
   }
@@ -97,6 +97,7 @@ class LayerSearch {
   const SearchProblem& problem_;
   const SearchOptions& options_;
   double mean_load_;
+  Copies by_power_;
   std::uint64_t runs_ = 0;
 };
 
