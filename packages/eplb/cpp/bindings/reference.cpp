@@ -15,10 +15,9 @@ namespace thalweg::eplb {
 namespace {
 
 using FloatArray = py::array_t<float, py::array::c_style>;
-using IntArray = py::array_t<std::int32_t>;
 
-IntArray to_array(const std::vector<std::int32_t>& values) {
-  return IntArray(static_cast<py::ssize_t>(values.size()), values.data());
+py::array_t<std::int32_t> to_array(const std::vector<std::int32_t>& values) {
+  return py::array_t<std::int32_t>(static_cast<py::ssize_t>(values.size()), values.data());
 }
 
 py::tuple plan_reference(const FloatArray& counts, std::size_t num_slots, std::size_t num_ranks) {
