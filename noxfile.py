@@ -138,8 +138,9 @@ def quickstart(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none", requires=["workspace"])
 def tests(session: nox.Session) -> None:
-    """Every unit test of every component."""
-    run_pytest(session, *(f"packages/{name}/tests" for name in COMPONENTS), "--ignore-glob=*/soak/*", *session.posargs)
+    """Every unit test of every component, and of the tools that train the embedded checkpoint."""
+    folders = [*(f"packages/{name}/tests" for name in COMPONENTS), "tools/train/tests"]
+    run_pytest(session, *folders, "--ignore-glob=*/soak/*", *session.posargs)
 
 
 @nox.session(venv_backend="none", requires=["workspace"])

@@ -21,7 +21,6 @@ from thalweg.model import Model, NativeModel, write_random_checkpoint
 from thalweg.model.tiny import small_config
 
 sys.path.insert(0, str(Path(__file__).parent))
-sys.path.insert(1, str(Path(__file__).parents[1]))  # tools.train
 
 from devices import load_model, widths
 from preloaded import PreloadedPython

@@ -39,7 +39,7 @@ from thalweg.model.tiny_tokenizer import write_tokenizer
 from thalweg.tiny import checkpoint_path
 
 CPU = torch.device("cpu")
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[3]
 DEQUANTISERS = {
     "fp8": quant.dequantize_fp8_weight,
     "fp4": quant.dequantize_mxfp4,

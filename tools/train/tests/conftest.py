@@ -1,0 +1,8 @@
+"""Tests import the stages as `tools.train`, from the root of the repository."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[3]))
