@@ -107,7 +107,7 @@ def test_a_trigger_that_the_vocabulary_lacks_fails_only_those_who_asked_for_it(
     request: pytest.FixtureRequest, service_name: str
 ) -> None:
     service: CompileService = request.getfixturevalue(service_name)
-    spec = tangle(10, "trigger")
+    spec = tangle(6, "trigger")
     wrong = replace(spec, trigger_token_ids=(10**9,))
     futures = [service.compile(one) for one in (wrong, spec, wrong, spec)]
     for future in futures[::2]:
