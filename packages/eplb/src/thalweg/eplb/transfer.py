@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from thalweg.eplb.rounds import conflict_free_rounds
+from thalweg.eplb.senders import Need, Pairing, balance_senders
 from thalweg.interfaces import ConfigError
 
 
@@ -54,11 +55,14 @@ class LayerTransfers:
         return sorted(copied + received)
 
 
-def plan_transfers(old: NDArray[Any], new: NDArray[Any], num_ranks: int) -> LayerTransfers:
-    """The moves from one placement of a layer to another.
+def plan_transfers(
+    old: NDArray[Any], new: NDArray[Any], num_ranks: int, pairing: Pairing = balance_senders
+) -> LayerTransfers:
+    """The moves from one placement of a layer to another; the same on every rank.
 
-    old, new: [slots] logical expert in each slot; rank r has slots r * slots / ranks onwards. Raises ConfigError when
-    the shapes differ, ranks do not divide the slots, or `new` has an expert that `old` lacks.
+    old, new: [slots] logical expert in each slot; rank r has slots r * slots / ranks onwards. pairing: chooses who
+    sends where several ranks hold an expert. Raises ConfigError when the shapes differ, ranks do not divide the slots,
+    or `new` has an expert that `old` lacks.
     """
     if old.ndim != 1 or old.shape != new.shape:
         raise ConfigError(f"old is {old.shape} and new {new.shape}; both must be [slots]")
@@ -83,7 +87,7 @@ def plan_transfers(old: NDArray[Any], new: NDArray[Any], num_ranks: int) -> Laye
     return LayerTransfers(
         slots_per_rank=len(old) // num_ranks,
         local_copies=tuple(map(_local_copies, old_rows, new_rows)),
-        rounds=_in_rounds(_transfers(held, needed)),
+        rounds=_in_rounds(_transfers(held, needed, pairing)),
         duplicates=tuple(duplicates),
     )
 
@@ -96,13 +100,6 @@ def keep_in_place(old: NDArray[Any], new: NDArray[Any], num_ranks: int) -> NDArr
     old_rows, new_rows = (slots.reshape(num_ranks, -1).tolist() for slots in (old, new))
     rows = [_kept_row(old_row, new_row) for old_row, new_row in zip(old_rows, new_rows, strict=True)]
     return np.array(rows, np.int32).reshape(-1)
-
-
-def pair_senders(num_senders: int, num_receivers: int) -> list[int]:
-    """Which sender serves each receiver: equal runs of receivers, the rest one each from the first sender on."""
-    run = num_receivers // num_senders
-    full = run * num_senders
-    return [receiver // run if receiver < full else receiver - full for receiver in range(num_receivers)]
 
 
 def _kept_row(old_row: Sequence[int], new_row: Sequence[int]) -> list[int]:
@@ -127,15 +124,17 @@ def _local_copies(old_row: Sequence[int], new_row: Sequence[int]) -> tuple[Local
     return tuple(sorted(copies))
 
 
-def _transfers(held: dict[int, dict[int, int]], needed: dict[int, list[tuple[int, int]]]) -> list[Transfer]:
+def _transfers(
+    held: dict[int, dict[int, int]], needed: dict[int, list[tuple[int, int]]], pairing: Pairing
+) -> list[Transfer]:
     """One for each expert and rank in need; experts ascending."""
-    moves = []
-    for expert, receivers in sorted(needed.items()):
-        senders = list(held[expert].items())
-        for (receiver, target), index in zip(receivers, pair_senders(len(senders), len(receivers)), strict=True):
-            sender, source = senders[index]
-            moves.append(Transfer(expert, sender, source, receiver, target))
-    return moves
+    experts = sorted(needed)
+    needs = [Need(list(held[expert]), [rank for rank, _ in needed[expert]]) for expert in experts]
+    return [
+        Transfer(expert, sender, held[expert][sender], receiver, slot)
+        for expert, senders in zip(experts, pairing(needs), strict=True)
+        for sender, (receiver, slot) in zip(senders, needed[expert], strict=True)
+    ]
 
 
 def _in_rounds(moves: Sequence[Transfer]) -> tuple[tuple[Transfer, ...], ...]:
