@@ -7,9 +7,10 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from thalweg.eplb.executors import Rearranger, SharedMemory, StoreChannel
+from thalweg.eplb.executors import LiveTables, PointToPoint, Rearranger, SharedMemory, StoreChannel, SymmetricMemory
+from thalweg.eplb.executors.mirrors import as_layer, mirror_bytes
 from thalweg.eplb.placement import Placement
-from thalweg.interfaces import ConfigError, InvariantError, PeerDiedError
+from thalweg.interfaces import BackendUnavailableError, ConfigError, InvariantError, PeerDiedError
 
 OLD = Placement.from_slots(np.array([[0, 1, 0], [0, 1, 1]], np.int32), 1, 2)
 NEW = Placement.from_slots(np.array([[1, 0, 1], [0, 1, 1]], np.int32), 1, 2)
@@ -30,6 +31,11 @@ def make(weights: list[list[torch.Tensor]], placement: Placement = OLD) -> Rearr
     return Rearranger(weights, placement, NoTransport(), channel())
 
 
+def as_arrays(tables: LiveTables) -> list[np.ndarray]:
+    live = (tables.logical_of_physical, tables.physical_of_logical, tables.num_copies)
+    return [table.numpy() for table in live]
+
+
 def rows(placement: Placement) -> list[list[torch.Tensor]]:
     return [[torch.tensor(layer)[:, None] * torch.ones(3)] for layer in placement.logical_of_physical]
 
@@ -46,6 +52,9 @@ def test_a_single_rank_only_copies_and_layers_that_stay_are_not_touched() -> Non
     assert switched == [0]
     assert torch.equal(weights[0][0], rows(NEW)[0][0])
     assert rearranger.placement.equals(NEW)
+    assert rearranger.expert_bytes == 3 * 4
+    expected = NEW.logical_of_physical, NEW.physical_of_logical, NEW.copies()
+    assert all(map(np.array_equal, as_arrays(rearranger.tables), expected))
     rearranger.start(NEW)
     assert not rearranger.is_moving
     assert rearranger.advance() == []
@@ -104,3 +113,23 @@ def test_bad_channels_are_refused() -> None:
 def test_shared_memory_is_for_host_memory() -> None:
     with pytest.raises(ConfigError, match="weights are on a device"):
         SharedMemory(channel(), [torch.zeros(2, device="meta")])
+
+
+def test_symmetric_memory_is_for_devices() -> None:
+    with pytest.raises(BackendUnavailableError, match=r"cannot share memory of their devices: .* device type cpu"):
+        SymmetricMemory(dist.ProcessGroup(0, 1), channel(), [torch.zeros(2, 3)])
+
+
+def test_tensors_of_any_size_lie_in_shown_memory_without_touching() -> None:
+    like = [torch.zeros(2, 3, dtype=torch.uint8), torch.zeros(2, 5), torch.zeros(2, 1, dtype=torch.float64)]
+    layer = as_layer(torch.zeros(mirror_bytes(like), dtype=torch.uint8), like)
+    for number, tensor in enumerate(layer, 1):
+        tensor.fill_(number)
+    assert [(tensor.shape, tensor.dtype) for tensor in layer] == [(tensor.shape, tensor.dtype) for tensor in like]
+    assert [tensor.unique().tolist() for tensor in layer] == [[1], [2], [3]]
+
+
+@pytest.mark.parametrize("timeout_s", [0, float("inf")])
+def test_transfers_need_an_end(timeout_s: float) -> None:
+    with pytest.raises(ConfigError, match=f"timeout_s is {timeout_s}; it must be a number of seconds above 0"):
+        PointToPoint(dist.ProcessGroup(0, 1), "cpu", timeout_s=timeout_s)

@@ -13,7 +13,7 @@ from eplb_ranks.moves import LAYERS, lose, run_while_moving
 pytestmark = pytest.mark.distributed
 
 
-@pytest.mark.parametrize(("kind", "size"), [("peers", 2), ("peers", 3), ("peers", 4), ("shared", 3)])
+@pytest.mark.parametrize(("kind", "size"), [("peers", 2), ("peers", 3), ("peers", 4), ("shared", 3), ("stand-in", 2)])
 def test_the_output_is_bit_equal_before_during_and_after(launcher: Launcher, kind: str, size: int) -> None:
     results = launcher.results(run_while_moving, size, kind=kind)
     for result in results:
@@ -26,7 +26,7 @@ def test_the_output_is_bit_equal_before_during_and_after(launcher: Launcher, kin
     assert all(np.isfinite(result["output"]).all() for result in results)
 
 
-@pytest.mark.parametrize(("kind", "failing_call"), [("peers", 0), ("peers", 1), ("shared", 1)])
+@pytest.mark.parametrize(("kind", "failing_call"), [("peers", 0), ("peers", 1), ("shared", 1), ("stand-in", 0)])
 def test_a_killed_rank_is_named_and_weights_stay_intact(launcher: Launcher, kind: str, failing_call: int) -> None:
     ended = launcher.run(lose, 3, kind=kind, failing_call=failing_call, how="killed")
     assert ended[1].exit_code == -9

@@ -97,6 +97,6 @@ def fits(weights: Sequence[Sequence[torch.Tensor]], tables: LiveTables, rank: in
         first = rank * len(tensors[0])
         own = tables.logical_of_physical[layer, first : first + len(tensors[0])].tolist()
         wanted = [torch.stack(kind) for kind in zip(*(expert_tensors(layer, e) for e in own), strict=True)]
-        if not all(torch.equal(*pair) for pair in zip(tensors, wanted, strict=True)):
+        if not all(torch.equal(held.cpu(), good) for held, good in zip(tensors, wanted, strict=True)):
             return False
     return True

@@ -12,9 +12,17 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
+from eplb_ranks.host_symmetric import HostSymmetricMemory
 from eplb_ranks.moe import HIDDEN, SmallMoe, fits, layer_weights, random_placement
 
-from thalweg.eplb.executors import PointToPoint, Rearranger, SharedMemory, StoreChannel, Transport
+from thalweg.eplb.executors import (
+    PointToPoint,
+    Rearranger,
+    SharedMemory,
+    StoreChannel,
+    SymmetricMemory,
+    Transport,
+)
 from thalweg.eplb.placement import Placement
 from thalweg.eplb.transfer import LayerTransfers
 from thalweg.interfaces import PeerDiedError
@@ -31,11 +39,17 @@ def placement_for(seed: int, size: int) -> Placement:
 
 
 def make_transport(kind: str, store: Any, like: Sequence[torch.Tensor], timeout_s: float) -> Transport:
+    """peers, shared, symmetric; stand-in: symmetric with host memory in place of the devices'."""
+    if kind == "peers":
+        backend = "gloo" if like[0].device.type == "cpu" else "nccl"
+        group = dist.new_group(timeout=timedelta(seconds=PATIENCE_S), backend=backend)
+        return PointToPoint(group, like[0].device, timeout_s=timeout_s)
+    channel = StoreChannel(store, dist.get_rank(), dist.get_world_size(), timeout_s=timeout_s, name="mirrors")
     if kind == "shared":
-        rank, size = dist.get_rank(), dist.get_world_size()
-        return SharedMemory(StoreChannel(store, rank, size, timeout_s=timeout_s, name="mirrors"), like)
-    group = dist.new_group(timeout=timedelta(seconds=PATIENCE_S), backend="gloo")
-    return PointToPoint(group, timeout_s=timeout_s)
+        return SharedMemory(channel, like)
+    if kind == "stand-in":
+        HostSymmetricMemory.take_the_place_of_torch()
+    return SymmetricMemory(dist.new_group(backend="gloo"), channel, like)
 
 
 class Slow:

@@ -10,17 +10,22 @@ import torch
 import torch.distributed as dist
 
 from thalweg.eplb.transfer import LayerTransfers
-from thalweg.interfaces import PeerDiedError
+from thalweg.interfaces import ConfigError, PeerDiedError, shown
 
 
 class PointToPoint:
-    """Transport over a process group, between hosts or within one.
+    """Transport over a process group, between hosts or within one. Making one is a collective.
 
     group: of all expert-parallel ranks and for nothing else, since it is used from another thread than the engine's;
-    its backend must take the weights' device. timeout_s: for one round; when it has passed, the peer counts as lost.
+    its backend must take the weights' device. Its own timeout must be longer than `timeout_s`: NCCL ends the process
+    then. device: of the weights. timeout_s: for one round; when it has passed, the peer counts as lost.
     """
 
-    def __init__(self, group: dist.ProcessGroup, *, timeout_s: float) -> None:
+    def __init__(self, group: dist.ProcessGroup, device: torch.device | str, *, timeout_s: float) -> None:
+        if not 0 < timeout_s < float("inf"):
+            raise ConfigError(f"timeout_s is {shown(timeout_s)}; it must be a number of seconds above 0")
+        # NCCL connects in the first operation, which must be one of all ranks; not all take part in a round.
+        dist.all_reduce(torch.zeros(1, device=device), group=group)
         self._group = group
         self._rank = dist.get_rank(group)
         self._timeout = timedelta(seconds=timeout_s)
@@ -50,9 +55,9 @@ class PointToPoint:
         try:
             works = dist.batch_isend_irecv(operations)
             for index, work in enumerate(works):
-                if len(works) == len(peers):
+                if len(works) == len(peers):  # NCCL makes one work of all
                     lost = {peers[index]}
-                work.wait(self._timeout)
+                work.wait(self._timeout)  # with a timeout the thread waits, under NCCL too
         except RuntimeError as error:
             names = ", ".join(f"rank {rank}" for rank in sorted(lost))
             raise PeerDiedError(f"{names} did not complete transfer round {number}: {error}", tuple(lost)) from error

@@ -5,19 +5,20 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 import torch
 
 from thalweg.eplb.background import run_in_background
+from thalweg.eplb.executors.live_tables import LiveTables
+from thalweg.eplb.executors.staging import SideStream, StagedLayer, copy_expert, record_event
 from thalweg.eplb.placement import Placement, check_same_shape
 from thalweg.eplb.transfer import LayerTransfers, plan_transfers
 from thalweg.interfaces import Communicator, ConfigError, InvariantError, PeerDiedError
 
-_NUM_BUFFERS = 2
-"""One is filled while the other waits for the switch."""
+_NUM_STAGED = 2
+"""One layer is being staged while the one before it waits for the switch."""
 
 
 class Transport(Protocol):
@@ -26,32 +27,9 @@ class Transport(Protocol):
     def fetch(self, plan: LayerTransfers, weights: Sequence[torch.Tensor], staging: Sequence[torch.Tensor]) -> None:
         """Fill the slots of `staging` that the plan's rounds bring to this rank, and serve the others from `weights`.
 
-        weights, staging: the tensors of a layer, [slots, ...] each. Returns when both are done; raises PeerDiedError
-        when a peer does not do its part.
+        weights, staging: the tensors of a layer, [slots, ...] each. Returns when others need `weights` no more and what
+        `staging` gets is there or queued on the current stream; raises PeerDiedError when a peer does not do its part.
         """
-
-
-@dataclass(frozen=True, slots=True)
-class LiveTables:
-    """The tables that gate and dispatch read, int32 on any device; overwritten in place, so recorded graphs see it."""
-
-    logical_of_physical: torch.Tensor
-    """[layers, slots]"""
-    physical_of_logical: torch.Tensor
-    """[layers, experts, slots - experts + 1], padded with -1"""
-    num_copies: torch.Tensor
-    """[layers, experts]"""
-
-    @classmethod
-    def of(cls, placement: Placement, device: torch.device | str = "cpu") -> LiveTables:
-        tables = placement.logical_of_physical, placement.physical_of_logical, placement.copies()
-        return cls(*(torch.tensor(table, device=device) for table in tables))
-
-    def set_layer(self, layer: int, placement: Placement) -> None:
-        """Overwrite the rows of one layer."""
-        self.logical_of_physical[layer] = torch.tensor(placement.logical_of_physical[layer])
-        self.physical_of_logical[layer] = torch.tensor(placement.physical_of_logical[layer])
-        self.num_copies[layer] = torch.tensor(placement.copies()[layer])
 
 
 class Rearranger:
@@ -81,13 +59,15 @@ class Rearranger:
         self._transport = transport
         self._communicator = communicator
         self.tables = LiveTables.of(placement, weights[0][0].device)
-        self._buffers = [[torch.empty_like(tensor) for tensor in weights[0]] for _ in range(_NUM_BUFFERS)]
+        self._staged = [StagedLayer(weights[0], self.tables) for _ in range(_NUM_STAGED)]
+        self._device = weights[0][0].device
+        self._stream = SideStream(self._device)
         self._target = placement
         self._layers: list[int] = []
         self._plans: list[LayerTransfers] = []
         self._num_switched = 0
         self._num_staged = 0
-        self._free_buffers = threading.Semaphore()
+        self._room = threading.Semaphore()
         self._staging: Future[None] | None = None
         self._failure: PeerDiedError | None = None
 
@@ -95,6 +75,11 @@ class Rearranger:
     def placement(self) -> Placement:
         """Where experts are now."""
         return self._placement
+
+    @property
+    def expert_bytes(self) -> int:
+        """Of all weights of one expert in one layer."""
+        return sum(tensor[0].nbytes for tensor in self._weights[0])
 
     @property
     def is_moving(self) -> bool:
@@ -113,10 +98,10 @@ class Rearranger:
         self._layers, self._plans = np.flatnonzero(changed).tolist(), []
         self._target = target
         self._num_switched = self._num_staged = 0
-        self._free_buffers = threading.Semaphore(_NUM_BUFFERS)
+        self._room = threading.Semaphore(_NUM_STAGED)
         if self._layers:
-            old = self._placement
-            self._staging = run_in_background(lambda: self._stage_all(old, target))
+            old, queued = self._placement, record_event(self._device)
+            self._staging = run_in_background(lambda: self._stage_all(old, target, queued))
 
     def advance(self) -> list[int]:
         """Switch the layers that all ranks have staged, and return them; called by all ranks between two steps.
@@ -135,10 +120,14 @@ class Rearranger:
             raise
         switched = self._layers[self._num_switched : agreed]
         for index, layer in enumerate(switched, self._num_switched):
-            self._switch(layer, self._plans[index], self._buffers[index % _NUM_BUFFERS])
+            slots = self._plans[index].changed_slots(self._communicator.rank)
+            staged = self._staged[index % _NUM_STAGED]
+            staged.switch(slots, self._weights[layer], self.tables.layer(layer))
         self._num_switched = agreed
         if switched:
-            self._free_buffers.release(len(switched))
+            chosen = np.isin(np.arange(self._placement.num_layers), switched)
+            self._placement = self._placement.with_layers(self._target, chosen)
+            self._room.release(len(switched))
         if agreed == len(self._layers):
             self._staging = None
         return switched
@@ -156,38 +145,28 @@ class Rearranger:
         text = f"rank {first_lost} was lost while experts moved; {len(self._layers) - self._num_switched} layers stay"
         raise PeerDiedError(f"{text}: {error or 'as another rank found'}", (first_lost,)) from error
 
-    def _stage_all(self, old: Placement, new: Placement) -> None:
-        rank = self._communicator.rank
-        for index, layer in enumerate(self._layers):
-            plan = plan_transfers(old.logical_of_physical[layer], new.logical_of_physical[layer], new.num_ranks)
-            self._plans.append(plan)
-            self._free_buffers.acquire()
-            weights, staging = self._weights[layer], self._buffers[index % _NUM_BUFFERS]
-            for source, target in plan.local_copies[rank]:
-                _copy(weights, source, staging, target)
-            self._transport.fetch(plan, weights, staging)
-            for source, target in plan.duplicates[rank]:
-                _copy(staging, source, staging, target)
-            _wait_for_device(staging[0])
-            self._num_staged = index + 1
+    def _stage_all(self, old: Placement, new: Placement, queued: torch.Event | None) -> None:
+        """Stage one layer after another. queued: when earlier switches have written the weights that are read here."""
+        with self._stream.entered():
+            self._stream.wait_for(queued)
+            tables = LiveTables.of(new, self._device)
+            for index, layer in enumerate(self._layers):
+                plan = plan_transfers(old.logical_of_physical[layer], new.logical_of_physical[layer], new.num_ranks)
+                self._plans.append(plan)
+                self._room.acquire()
+                staged = self._staged[index % _NUM_STAGED]
+                self._stream.wait_for(staged.free)
+                self._stage(plan, self._weights[layer], staged.weights)
+                staged.tables.copy_from(tables.layer(layer))
+                self._stream.finish()
+                self._num_staged = index + 1
 
-    def _switch(self, layer: int, plan: LayerTransfers, staging: Sequence[torch.Tensor]) -> None:
-        for slot in plan.changed_slots(self._communicator.rank):
-            _copy(staging, slot, self._weights[layer], slot)
-        chosen = np.arange(self._placement.num_layers) == layer
-        self._placement = self._placement.with_layers(self._target, chosen)
-        self.tables.set_layer(layer, self._placement)
-        _wait_for_device(staging[0])  # before the buffer is filled again
-
-
-def _copy(sources: Sequence[torch.Tensor], source: int, targets: Sequence[torch.Tensor], target: int) -> None:
-    for old, new in zip(sources, targets, strict=True):
-        new[target].copy_(old[source])
-
-
-def _wait_for_device(tensor: torch.Tensor) -> None:
-    if tensor.device.type != "cpu":
-        torch.accelerator.synchronize(tensor.device)
+    def _stage(self, plan: LayerTransfers, weights: Sequence[torch.Tensor], staging: Sequence[torch.Tensor]) -> None:
+        for slots in plan.local_copies[self._communicator.rank]:
+            copy_expert(weights, staging, slots)
+        self._transport.fetch(plan, weights, staging)
+        for slots in plan.duplicates[self._communicator.rank]:
+            copy_expert(staging, staging, slots)
 
 
 def _check_weights(weights: Sequence[Sequence[torch.Tensor]], placement: Placement) -> None:

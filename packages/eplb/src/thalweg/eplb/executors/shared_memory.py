@@ -1,4 +1,4 @@
-"""Experts read from the memory of other ranks of the same host."""
+"""Experts read from the host memory of other ranks of the same host."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from thalweg.eplb.executors.mirrors import as_layer, fetch_through, mirror_bytes
 from thalweg.eplb.transfer import LayerTransfers
 from thalweg.interfaces import BackendUnavailableError, ConfigError
 
@@ -30,7 +31,7 @@ class SharedMemory:
         if any(tensor.device.type != "cpu" for tensor in like):
             raise ConfigError("the weights are on a device; SharedMemory moves weights in host memory")
         self._channel = channel
-        size = sum(tensor.nbytes for tensor in like)
+        size = mirror_bytes(like)
         try:
             own = os.memfd_create("thalweg-eplb", os.MFD_CLOEXEC)
             os.ftruncate(own, size)
@@ -40,33 +41,13 @@ class SharedMemory:
             raise BackendUnavailableError(f"memory cannot be shared between the ranks: {error}") from error
         channel.exchange(b"mapped")
         os.close(own)  # the maps keep the memory
-        self._mirrors = [_as_layer(memory, like) for memory in maps]
+        self._mirrors = [as_layer(torch.frombuffer(memory, dtype=torch.uint8), like) for memory in maps]
 
     def fetch(self, plan: LayerTransfers, weights: Sequence[torch.Tensor], staging: Sequence[torch.Tensor]) -> None:
         """Show what others need of `weights` and copy what this rank needs into `staging`."""
-        rank = self._channel.rank
-        moves = [move for moves in plan.rounds for move in moves]
-        for slot in {move.sender_slot for move in moves if move.sender == rank}:
-            for mirror, tensor in zip(self._mirrors[rank], weights, strict=True):
-                mirror[slot].copy_(tensor[slot])
-        self._channel.exchange(b"shown")
-        for move in moves:
-            if move.receiver == rank:
-                for mirror, tensor in zip(self._mirrors[move.sender], staging, strict=True):
-                    tensor[move.receiver_slot].copy_(mirror[move.sender_slot])
-        self._channel.exchange(b"read")
+        fetch_through(self._mirrors, self._channel, plan, weights, staging)
 
 
 def _map(path: str, size: int) -> mmap.mmap:
     with open(path, "r+b", buffering=0) as file:
         return mmap.mmap(file.fileno(), size)
-
-
-def _as_layer(memory: mmap.mmap, like: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Tensors of these shapes, one after another in the memory."""
-    tensors, offset = [], 0
-    for tensor in like:
-        raw = torch.frombuffer(memory, dtype=torch.uint8, count=tensor.nbytes, offset=offset)
-        tensors.append(raw.view(tensor.dtype).view(tensor.shape))
-        offset += tensor.nbytes
-    return tensors
