@@ -59,28 +59,37 @@ def test_live_imbalance_is_the_recorded_one(case: dict[str, object]) -> None:
     assert report.live_imbalance == pytest.approx(1.0 if case["moe_lb"] is None else case["moe_lb"])
     expected = imbalance_per_layer(tokens.transpose(1, 2, 0).astype(float))
     np.testing.assert_allclose(report.live_imbalance_per_layer, expected)
-    assert (report.plan, report.plan_age_steps) == (None, None)
+    assert np.isnan(report.planned_imbalance).all()
+    assert report.age_steps.tolist() == [5] * tokens.shape[2]
 
 
-def test_a_report_says_what_the_plan_promised_moved_and_how_old_it_is() -> None:
+def test_a_report_says_of_each_layer_what_was_promised_and_moved_and_how_old_it_is() -> None:
     old, new = placement([0, 1, 2, 3], [0, 1, 2, 3]), placement([0, 2, 1, 3], [0, 1, 2, 3])
-    history = np.array([[[10, 10, 0, 0], [1, 1, 1, 1]]])
-    monitor = BalanceMonitor(2, expert_bytes=100)
-    record = monitor.adopt(7, old, new, history)
-    assert record.planned_imbalance.tolist() == [1.0, 1.0]
-    assert record.moved_slots.tolist() == [2, 0]
-    assert record.moved_bytes.tolist() == [200, 0]
+    newest = placement([0, 3, 1, 2], [3, 1, 2, 0])
+    monitor = BalanceMonitor(2, expert_bytes=100, first_step=2)
+    monitor.adopt(7, old, new, np.array([1.25, 9.0]))
     monitor.record(np.array([[[3, 1]], [[1, 1]]]))
     report = monitor.report(step=12)
-    assert report.plan is record
-    assert report.plan_age_steps == 5
     assert report.live_imbalance == pytest.approx(4 / 3)
     assert report.live_imbalance_per_layer.tolist() == [1.5, 1.0]
-    assert monitor.report(step=13).live_imbalance == 1.0  # nothing since
+    np.testing.assert_array_equal(report.planned_imbalance, [1.25, np.nan])
+    assert report.age_steps.tolist() == [5, 10]
+    assert report.moved_slots.tolist() == [2, 0]
+    assert report.moved_bytes.tolist() == [200, 0]
+    monitor.adopt(20, new, newest, np.array([1.5, 1.75]))
+    later = monitor.report(step=21)
+    assert later.live_imbalance == 1.0  # nothing since
+    assert later.planned_imbalance.tolist() == [1.5, 1.75]
+    assert later.age_steps.tolist() == [1, 1]
+    assert later.moved_slots.tolist() == [4, 2]
+    assert report.moved_slots.tolist() == [2, 0]  # as it was
 
 
-def test_a_monitor_refuses_what_cannot_be_its_loads() -> None:
+def test_a_monitor_refuses_what_cannot_be_its_loads_or_placements() -> None:
     with pytest.raises(ConfigError, match="expert_bytes is 0"):
         BalanceMonitor(2, expert_bytes=0)
+    monitor, layer = BalanceMonitor(2, 1), placement([0, 1, 2, 3])
     with pytest.raises(ConfigError, match=r"loads have shape \(2, 1, 3\); it must be \[ranks, steps, 2 layers\]"):
-        BalanceMonitor(2, 1).record(np.zeros((2, 1, 3), np.int64))
+        monitor.record(np.zeros((2, 1, 3), np.int64))
+    with pytest.raises(ConfigError, match=r"1 layers and planned_imbalance of \(2,\); it must be 2 of both"):
+        monitor.adopt(0, layer, layer, np.ones(2))

@@ -15,8 +15,9 @@ if TYPE_CHECKING:
     from thalweg.eplb.copies import choose_copies, follow_split, prefer_local_copies
     from thalweg.eplb.files import read_history, read_placement, write_history, write_placement
     from thalweg.eplb.greedy import GreedyPlanner
-    from thalweg.eplb.metrics import imbalance, moved_slots, rank_loads
-    from thalweg.eplb.monitor import BalanceMonitor
+    from thalweg.eplb.limit import limit_layers
+    from thalweg.eplb.metrics import imbalance, imbalance_per_layer, moved_slots, rank_loads
+    from thalweg.eplb.monitor import BalanceMonitor, BalanceReport
     from thalweg.eplb.planner import PLANNERS, Planner, plan
     from thalweg.eplb.reference import ReferencePlanner
     from thalweg.eplb.schedule import RearrangementSchedule, ScheduleConfig, StepActions
@@ -30,6 +31,7 @@ __all__ = [
     "PLANNERS",
     "BackgroundPlanner",
     "BalanceMonitor",
+    "BalanceReport",
     "Channel",
     "CountingWindow",
     "GreedyPlanner",
@@ -53,7 +55,9 @@ __all__ = [
     "choose_copies",
     "follow_split",
     "imbalance",
+    "imbalance_per_layer",
     "keep_in_place",
+    "limit_layers",
     "moved_slots",
     "plan",
     "plan_transfers",
@@ -69,6 +73,7 @@ __all__ = [
 _LAZY = {
     "BackgroundPlanner": "background",
     "BalanceMonitor": "monitor",
+    "BalanceReport": "monitor",
     "Channel": "background",
     "CountingWindow": "window",
     "GreedyPlanner": "greedy",
@@ -89,7 +94,9 @@ _LAZY = {
     "choose_copies": "copies",
     "follow_split": "copies",
     "imbalance": "metrics",
+    "imbalance_per_layer": "metrics",
     "keep_in_place": "transfer",
+    "limit_layers": "limit",
     "moved_slots": "metrics",
     "plan": "planner",
     "plan_transfers": "transfer",

@@ -71,6 +71,8 @@ class BackgroundPlanner:
     def poll(self) -> Placement | None:
         """The plan, once it is there, else None; never waits for the planning itself.
 
+        Layers that stay are those of the current placement, in others the copies of an expert are numbered by slot.
+
         Raises InvariantError on every rank if planning failed, on the planning rank from the error that it failed with;
         the current placement stays valid and another plan can start.
         """
@@ -84,7 +86,8 @@ class BackgroundPlanner:
             cause = result.exception() if result is not None else None
             raise InvariantError(f"planning failed on rank {self._planning_rank}: {cause or 'see there'}") from cause
         slots = np.frombuffer(answer[1:], "<i4").reshape(current.logical_of_physical.shape)
-        return Placement.from_slots(slots.astype(np.int32), current.num_ranks, current.num_experts)
+        planned = Placement.from_slots(slots.astype(np.int32), current.num_ranks, current.num_experts)
+        return current.with_layers(planned, (slots != current.logical_of_physical).any(axis=1))
 
     def _answer(self) -> bytes:
         if self._result is None or not self._result.done():

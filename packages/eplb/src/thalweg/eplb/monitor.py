@@ -1,4 +1,4 @@
-"""How the placement in use does: what its plan promised, what ranks really receive, its age, and what it moved."""
+"""How the placement in use does: what its plans promised, what ranks really receive, its age, and what was moved."""
 
 from __future__ import annotations
 
@@ -7,61 +7,62 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from thalweg.eplb.metrics import imbalance_per_layer, moved_slots, rank_loads
+from thalweg.eplb.metrics import moved_slots
 from thalweg.interfaces import ConfigError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from thalweg.eplb.history import History
     from thalweg.eplb.placement import Placement
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class PlanRecord:
-    """What is known about a placement when it is adopted."""
-
-    step: int
-    """The first step that runs under it."""
-    planned_imbalance: NDArray[np.float64]
-    """[layers] imbalance on the history that it was planned on: a plan looks better there than it will be."""
-    moved_slots: NDArray[np.int64]
-    """[layers] slots that ranks had to receive."""
-    moved_bytes: NDArray[np.int64]
-    """[layers] bytes of their weights."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BalanceReport:
     """The state of a layout at one step; imbalances are sums of peaks over sums of means, 1 without traffic."""
 
-    plan: PlanRecord | None
-    """Of the placement in use; None: nothing was planned yet."""
-    plan_age_steps: int | None
     live_imbalance: float
     """Of what ranks received since the last report, over all layers."""
     live_imbalance_per_layer: NDArray[np.float64]
     """[layers]"""
+    planned_imbalance: NDArray[np.float64]
+    """[layers] on the history that the layer was planned on, where a plan looks better than it will be; nan: it never
+    was planned."""
+    age_steps: NDArray[np.int64]
+    """[layers] steps since the layer's experts were moved last, or since the first step."""
+    moved_slots: NDArray[np.int64]
+    """[layers] slots that ranks had to receive, in all so far."""
+    moved_bytes: NDArray[np.int64]
+    """[layers] bytes of their weights."""
 
 
 class BalanceMonitor:
-    """Collects the loads of a layout's ranks between reports, and remembers the last plan."""
+    """Collects the loads of a layout's ranks between reports, and remembers what was moved when."""
 
-    def __init__(self, num_layers: int, expert_bytes: int) -> None:
+    def __init__(self, num_layers: int, expert_bytes: int, first_step: int = 0) -> None:
         """expert_bytes: of all weights of one expert in one layer, as they are moved."""
         for name, value in (("num_layers", num_layers), ("expert_bytes", expert_bytes)):
             if value < 1:
                 raise ConfigError(f"{name} is {value}; it must be >= 1")
         self._expert_bytes = expert_bytes
-        self._plan: PlanRecord | None = None
+        self._planned = np.full(num_layers, np.nan)
+        self._since = np.full(num_layers, first_step, np.int64)
+        self._moved = np.zeros(num_layers, np.int64)
         self._peaks, self._means = np.zeros((2, num_layers))
 
-    def adopt(self, step: int, old: Placement, new: Placement, history: History) -> PlanRecord:
-        """Note that `new`, planned on this history, replaces `old` from this step on."""
-        moved = moved_slots(old, new)
-        planned = imbalance_per_layer(rank_loads(history, new))
-        self._plan = PlanRecord(step, planned, moved, moved * self._expert_bytes)
-        return self._plan
+    def adopt(self, step: int, old: Placement, new: Placement, planned_imbalance: NDArray[np.float64]) -> None:
+        """Note the layers in which `new` differs from `old`, and replaces it from this step on.
+
+        planned_imbalance: [layers] of the plan on its own history, from `rank_loads` and `imbalance_per_layer`; only
+        that of layers which differ is read.
+        """
+        num_layers = len(self._planned)
+        if planned_imbalance.shape != (num_layers,) or old.num_layers != num_layers:
+            found = f"{old.num_layers} layers and planned_imbalance of {planned_imbalance.shape}"
+            raise ConfigError(f"adopted are {found}; it must be {num_layers} of both")
+        self._moved += moved_slots(old, new)
+        changed = (old.logical_of_physical != new.logical_of_physical).any(axis=1)
+        self._planned[changed] = planned_imbalance[changed]
+        self._since[changed] = step
 
     def record(self, loads: NDArray[np.int64]) -> None:
         """Add steps. loads: [ranks, steps, layers] tokens that every rank received, as gathered from them."""
@@ -77,5 +78,7 @@ class BalanceMonitor:
         mean = self._means.sum()
         live = float(self._peaks.sum() / mean) if mean else 1.0
         self._peaks[:], self._means[:] = 0, 0
-        age = None if self._plan is None else step - self._plan.step
-        return BalanceReport(self._plan, age, live, per_layer)
+        moved = self._moved.copy()
+        return BalanceReport(
+            live, per_layer, self._planned.copy(), step - self._since, moved, moved * self._expert_bytes
+        )

@@ -1,4 +1,4 @@
-"""A rank as an engine would run it: count, plan in the background, move, all between steps."""
+"""A rank as an engine would run it: count, plan in the background, move, watch, all between steps."""
 
 from __future__ import annotations
 
@@ -11,12 +11,15 @@ from numpy.typing import NDArray
 
 from thalweg.eplb import (
     BackgroundPlanner,
+    BalanceMonitor,
     CountingWindow,
     Placement,
     RearrangementSchedule,
     ScheduleConfig,
     StepSplit,
     imbalance,
+    imbalance_per_layer,
+    limit_layers,
     plan,
     rank_loads,
 )
@@ -24,6 +27,7 @@ from thalweg.eplb.executors import Rearranger, StoreChannel, sum_counts
 from thalweg.interfaces import StepKind
 
 STEPS = 60
+LAYERS_AT_A_TIME = 2
 
 
 def routed(step: int) -> NDArray[np.int64]:
@@ -32,41 +36,70 @@ def routed(step: int) -> NDArray[np.int64]:
     return np.random.default_rng(step).multinomial(1000, rates / rates.sum(), LAYERS)
 
 
-def move_on(planner: BackgroundPlanner, rearranger: Rearranger) -> None:
-    """What planning and moving need between two steps."""
-    target = planner.poll()
-    if target is not None:
-        rearranger.start(target)
-    rearranger.advance()
+class Balancer:
+    """What an engine holds on one rank, and does after every step."""
+
+    def __init__(self, store: Any, rank: int, size: int) -> None:
+        placement = Placement.initial(LAYERS, EXPERTS, size * (EXPERTS // size + 2), size)
+        self.weights = [layer_weights(placement, layer, rank) for layer in range(LAYERS)]
+        plans, moves = (StoreChannel(store, rank, size, timeout_s=PATIENCE_S, name=name) for name in ("plans", "moves"))
+        transport = make_transport("peers", store, self.weights[0], PATIENCE_S)
+        self.rearranger = Rearranger(self.weights, placement, transport, moves)
+        self.planner = BackgroundPlanner(self.make_plan, plans)
+        self.schedule = RearrangementSchedule(ScheduleConfig(interval=24, window=24))
+        self.window = CountingWindow(24, LAYERS, EXPERTS)
+        self.monitor = BalanceMonitor(LAYERS, self.rearranger.expert_bytes)
+        self.promised = np.full(LAYERS, np.nan)  # known where plans are made
+        self.sums: list[NDArray[np.int32]] = []
+        self.rank = rank
+
+    def make_plan(self, history: NDArray[Any], current: Placement) -> Placement:
+        target = plan(history, current.num_slots, current.num_ranks, current=current)
+        target = limit_layers(current, target, history, LAYERS_AT_A_TIME)
+        self.promised = imbalance_per_layer(rank_loads(history, target))
+        return target
+
+    @property
+    def is_busy(self) -> bool:
+        return self.planner.is_planning or self.rearranger.is_moving
+
+    def count(self, step: int) -> None:
+        """Record what a dispatch counts: this rank's slots in the window, all ranks' loads in the monitor."""
+        placement = self.rearranger.placement
+        received = StepSplit(placement, sweeps=0).split(routed(step))
+        own = np.s_[:, self.rank * placement.slots_per_rank : (self.rank + 1) * placement.slots_per_rank]
+        self.window.record(received[own], placement.logical_of_physical[own])
+        loads = received.reshape(LAYERS, placement.num_ranks, -1).sum(axis=2)
+        self.monitor.record(loads.T[:, None])
+
+    def move_on(self, step: int) -> None:
+        """What planning and moving need between two steps."""
+        if (target := self.planner.poll()) is not None:
+            self.rearranger.start(target)
+        before = self.rearranger.placement
+        if self.rearranger.advance():
+            self.monitor.adopt(step + 1, before, self.rearranger.placement, self.promised)
 
 
 def run_balanced(store: Any, rank: int, size: int) -> dict[str, Any]:
-    """Where the experts are in the end, and what the traffic makes of it before and after."""
-    num_slots = size * (EXPERTS // size + 2)
-    initial = Placement.initial(LAYERS, EXPERTS, num_slots, size)
-    weights = [layer_weights(initial, layer, rank) for layer in range(LAYERS)]
-    schedule = RearrangementSchedule(ScheduleConfig(interval=24, window=24))
-    window = CountingWindow(24, LAYERS, EXPERTS)
-    plans, moves = (StoreChannel(store, rank, size, timeout_s=PATIENCE_S, name=name) for name in ("plans", "moves"))
-    planner = BackgroundPlanner(lambda history, now: plan(history, num_slots, size, current=now), plans)
-    rearranger = Rearranger(weights, initial, make_transport("peers", store, weights[0], PATIENCE_S), moves)
-    sums = []
+    """Where the experts are in the end, what the traffic makes of it before and after, and what the monitor says."""
+    balancer = Balancer(store, rank, size)
+    initial = balancer.rearranger.placement
     for step in range(STEPS):
-        placement = rearranger.placement
-        received = StepSplit(placement, sweeps=0).split(routed(step))  # what a dispatch counts
-        own = np.s_[:, rank * placement.slots_per_rank : (rank + 1) * placement.slots_per_rank]
-        window.record(received[own], placement.logical_of_physical[own])
-        if schedule.observe(StepKind.DECODE).rearranges and not (planner.is_planning or rearranger.is_moving):
-            sums.append(sum_counts(window.history()))
-            planner.start(sums[-1], placement)
-        move_on(planner, rearranger)
-    while planner.is_planning or rearranger.is_moving:
-        move_on(planner, rearranger)
+        balancer.count(step)
+        if balancer.schedule.observe(StepKind.DECODE).rearranges and not balancer.is_busy:
+            balancer.sums.append(sum_counts(balancer.window.history()))
+            balancer.planner.start(balancer.sums[-1], balancer.rearranger.placement)
+        balancer.move_on(step)
+        while balancer.is_busy:  # steps are over sooner here than plans are made
+            balancer.move_on(step)
     later = np.stack([routed(step) for step in range(STEPS, 2 * STEPS)])
+    placement = balancer.rearranger.placement
     return {
-        "sums": sums,
-        "slots": rearranger.placement.logical_of_physical,
-        "fits": fits(weights, rearranger.tables, rank),
+        "sums": balancer.sums,
+        "slots": placement.logical_of_physical,
+        "fits": fits(balancer.weights, balancer.rearranger.tables, rank),
         "before": imbalance(rank_loads(later, initial)),
-        "after": imbalance(rank_loads(later, rearranger.placement)),
+        "after": imbalance(rank_loads(later, placement)),
+        "report": balancer.monitor.report(STEPS),
     }
