@@ -48,6 +48,7 @@ def test_both_implementations_split_alike_and_no_token_is_lost(case: tuple[Place
     assert shares.tolist() == split_reference.StepSplit(placement, sweeps).split(tokens).tolist()
     assert shares.min() >= 0
     for layer in range(2):
+        assert StepSplit(placement, sweeps).split_layer(layer, tokens[layer]).tolist() == shares[layer].tolist()
         given_out = np.bincount(placement.logical_of_physical[layer], shares[layer], placement.num_experts)
         assert given_out.tolist() == tokens[layer].tolist()
 
@@ -121,13 +122,22 @@ def test_bad_input_is_refused() -> None:
     with pytest.raises(ConfigError, match="sweeps is -1"):
         StepSplit(placement, -1)
     split = StepSplit(placement)
-    with pytest.raises(ConfigError, match=r"tokens is \(4,\)"):
+    with pytest.raises(ConfigError, match=r"tokens is \[4\]; it must be \[2 layers, 4 experts\]"):
         split.split(np.zeros(4, int))
     for bad in (np.full((2, 4), -1), np.zeros((2, 4))):
         with pytest.raises(ConfigError, match="integers >= 0"):
             split.split(bad)
     with pytest.raises(ConfigError, match="a layer with more than 2147483647 tokens"):
         split.split(np.full((2, 4), 2**30))
+    with pytest.raises(ConfigError, match="tokens holds 2147483648; a step may have at most 2147483647 in a layer"):
+        split.split(np.full((2, 4), 2**31))
+    with pytest.raises(ConfigError, match=r"tokens is \[2, 4\]; it must be \[4 experts\]"):
+        split.split_layer(0, np.zeros((2, 4), int))
+    with pytest.raises(ConfigError, match="negative count"):
+        split.split_layer(0, np.array([5, 5, -1, 0], np.int32))
+    for layer in (-1, 2):
+        with pytest.raises(ConfigError, match=rf"layer is {layer}; it must be in 0\.\.1"):
+            split.split_layer(layer, np.zeros(4, int))
 
 
 def test_the_largest_counts_are_split_alike_too() -> None:

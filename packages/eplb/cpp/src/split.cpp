@@ -26,11 +26,13 @@ Splitter::Splitter(const std::int32_t* logical_of_physical, std::size_t layers, 
   }
 }
 
-void Splitter::split(const std::int32_t* tokens, int sweeps, std::int32_t* shares) const {
+void Splitter::split(std::size_t first, std::size_t count, const std::int32_t* tokens, int sweeps,
+                     std::int32_t* shares) const {
   std::vector<std::int32_t> loads(num_ranks_);
   std::vector<Level> order(num_ranks_);
-  for (std::size_t layer = 0; layer < layers_.size(); ++layer) {
-    split_layer(layers_[layer], tokens + layer * num_experts_, sweeps, shares + layer * num_slots_, loads, order);
+  for (std::size_t index = 0; index < count; ++index) {
+    split_layer(layers_[first + index], tokens + index * num_experts_, sweeps, shares + index * num_slots_, loads,
+                order);
   }
 }
 

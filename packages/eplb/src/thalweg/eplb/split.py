@@ -23,22 +23,31 @@ DEFAULT_SWEEPS = 2
 
 
 class TokenSplit(Protocol):
-    """What splits tokens: on the host as here, or a kernel that takes and gives device arrays."""
+    """What splits tokens: on the host as here, or a kernel that takes and gives device arrays.
 
-    def split(self, tokens: Any) -> Any:
-        """[layers, slots] int32 tokens that each slot gets. tokens: [layers, experts] int32, of all ranks together."""
+    Whole tokens are split, in a fixed order, so that all ranks come to the same result from the same counts without
+    talking about it. `thalweg.eplb.split_reference` is the rule, slot for slot:
+
+    1. On each rank the first slot with an expert stands for all of its slots there; the others get nothing.
+    2. Begin evenly: n tokens over m ranks are n // m each and one more on the first n % m ranks.
+    3. As often as there are sweeps, for every expert on several ranks, lower ones first: take its tokens off the loads
+       of its ranks, and pour them over these, ordered by load and then by rank. The lowest w ranks come to one level,
+       where w is the least number whose common level is no higher than the next load; what does not divide by w goes
+       one each to the first of them.
+    """
+
+    def split_layer(self, layer: int, tokens: Any) -> Any:
+        """[slots] int32 tokens that each slot of the layer gets. tokens: [experts] int32, of all ranks together."""
 
 
 class StepSplit:
     """TokenSplit on the host, for one placement.
 
-    All tokens of an expert are given out, whole ones. Where a rank has several copies of an expert, the first one gets
-    all that the rank gets. The result depends on nothing but the input, so ranks need not talk about it.
+    All tokens of an expert are given out, whole ones.
     """
 
     def __init__(self, placement: Placement, sweeps: int = DEFAULT_SWEEPS) -> None:
         check_sweeps(sweeps)
-        self._shape = placement.num_layers, placement.num_experts
         self._sweeps = sweeps
         self._core = Splitter(placement.logical_of_physical, placement.num_ranks, placement.num_experts)
 
@@ -47,7 +56,20 @@ class StepSplit:
 
         tokens: [layers, experts] integers >= 0 routed by all ranks together. Raises ConfigError for anything else.
         """
-        return self._core.split(checked_tokens(tokens, self._shape), self._sweeps)
+        try:
+            return self._core.split(as_int32(tokens), self._sweeps)
+        except ValueError as error:
+            raise ConfigError(str(error)) from error
+
+    def split_layer(self, layer: int, tokens: NDArray[Any]) -> NDArray[np.int32]:
+        """[slots] tokens that each slot of one layer gets, since a step knows the counts of a layer when it is there.
+
+        tokens: [experts], otherwise like `split`.
+        """
+        try:
+            return self._core.split_layer(layer, as_int32(tokens), self._sweeps)
+        except ValueError as error:
+            raise ConfigError(str(error)) from error
 
 
 def check_sweeps(sweeps: int) -> None:
@@ -56,14 +78,13 @@ def check_sweeps(sweeps: int) -> None:
         raise ConfigError(f"sweeps is {shown(sweeps)}; it must be an integer in 0..1024")
 
 
-def checked_tokens(tokens: NDArray[Any], shape: tuple[int, int]) -> NDArray[np.int32]:
-    """The counts as a contiguous int32 array. shape: (layers, experts)."""
-    if tokens.shape != shape:
-        raise ConfigError(f"tokens is {tokens.shape}; it must be [{shape[0]} layers, {shape[1]} experts]")
-    if tokens.dtype.kind not in "iu" or (tokens.size and tokens.min() < 0):
-        raise ConfigError(f"tokens is {tokens.dtype} with negative or fractional counts; it must have integers >= 0")
-    most = np.iinfo(np.int32).max
-    may_exceed = tokens.size > 0 and int(tokens.max()) * shape[1] > most  # a sum takes longer than the split of a layer
-    if may_exceed and (tokens.sum(axis=1, dtype=np.uint64) > most).any():
-        raise ConfigError(f"tokens has a layer with more than {most} tokens in one step")
+def as_int32(tokens: NDArray[Any]) -> NDArray[np.int32]:
+    """The counts as a contiguous int32 array; ConfigError where they are no integers of its range."""
+    if tokens.dtype == np.int32:
+        return np.ascontiguousarray(tokens)
+    if tokens.dtype.kind not in "iu":
+        raise ConfigError(f"tokens is {tokens.dtype}; it must have integers >= 0")
+    limits = np.iinfo(np.int32)
+    if tokens.size and (int(tokens.min()) < limits.min or int(tokens.max()) > limits.max):
+        raise ConfigError(f"tokens holds {tokens.max()}; a step may have at most {limits.max} in a layer")
     return np.ascontiguousarray(tokens, np.int32)

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from thalweg.eplb.split import DEFAULT_SWEEPS, check_sweeps, checked_tokens
+from thalweg.eplb.split import DEFAULT_SWEEPS, as_int32, check_sweeps
 
 if TYPE_CHECKING:
     from thalweg.eplb.placement import Placement
 
 
 class StepSplit:
-    """Like `thalweg.eplb.StepSplit`, slower."""
+    """Like `thalweg.eplb.StepSplit`, slower, and without its checks."""
 
     def __init__(self, placement: Placement, sweeps: int = DEFAULT_SWEEPS) -> None:
         check_sweeps(sweeps)
@@ -22,12 +22,12 @@ class StepSplit:
         self._sweeps = sweeps
 
     def split(self, tokens: NDArray[Any]) -> NDArray[np.int32]:
-        placement = self._placement
-        counts = checked_tokens(tokens, (placement.num_layers, placement.num_experts)).tolist()
-        shares = [self._split_layer(layer, row) for layer, row in enumerate(counts)]
-        return np.array(shares, np.int32).reshape(placement.num_layers, placement.num_slots)
+        return np.array([self.split_layer(layer, row) for layer, row in enumerate(tokens)])
 
-    def _split_layer(self, layer: int, tokens: list[int]) -> list[int]:
+    def split_layer(self, layer: int, tokens: NDArray[Any]) -> NDArray[np.int32]:
+        return np.array(self._split(layer, as_int32(tokens).tolist()), np.int32)
+
+    def _split(self, layer: int, tokens: list[int]) -> list[int]:
         loads = [0] * self._placement.num_ranks
         shares = [0] * self._placement.num_slots
         copies = [self._copies(layer, expert) for expert in range(len(tokens))]

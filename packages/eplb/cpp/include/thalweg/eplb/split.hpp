@@ -17,8 +17,9 @@ class Splitter {
   std::size_t slots() const { return num_slots_; }
   std::size_t experts() const { return num_experts_; }
 
-  // tokens: [layers, experts], none negative, and no layer's sum above int32. shares: [layers, slots], every element is written.
-  void split(const std::int32_t* tokens, int sweeps, std::int32_t* shares) const;
+  // Splits layers first..first+count-1. tokens: [count, experts], none negative, and no layer's sum above int32.
+  // shares: [count, slots], every element is written.
+  void split(std::size_t first, std::size_t count, const std::int32_t* tokens, int sweeps, std::int32_t* shares) const;
 
  private:
   // A slot that takes tokens: the first one with its expert on its rank.
