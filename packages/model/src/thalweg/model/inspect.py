@@ -7,10 +7,10 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
+from thalweg.interfaces.text_table import aligned
 from thalweg.model.config import ModelConfig
 from thalweg.model.names import tensor_specs
 from thalweg.model.survey import StoredTensor, compact, survey_checkpoint
-from thalweg.model.text_table import aligned
 
 _NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
 _UNKNOWN = "not in the config"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from thalweg.interfaces import ConfigError
-from thalweg.model.text_table import aligned
+from thalweg.interfaces.text_table import aligned
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,11 +8,11 @@ from pathlib import Path
 
 from thalweg.dspark.calibration import Calibration, PositionFit, calibrate
 from thalweg.dspark.calibration_file import write_calibration
-from thalweg.dspark.cli.table import render
 from thalweg.dspark.plots import check_plot, plot_calibration
 from thalweg.dspark.records import join_records, read_records
 from thalweg.dspark.reliability import NUM_BINS
 from thalweg.interfaces import ConfigError
+from thalweg.interfaces.text_table import number_table
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -51,7 +51,7 @@ def _is_same_file(one: str, other: str) -> bool:
 def table(calibration: Calibration) -> str:
     """One line per draft position."""
     header = ("draft", "rows", "accepted", "temperature", "ECE", "after", "Brier", "after", "AUROC", "after", "")
-    return render(header, [_cells(j, position) for j, position in enumerate(calibration.positions, start=1)])
+    return number_table(header, [_cells(j, position) for j, position in enumerate(calibration.positions, start=1)])
 
 
 def _cells(j: int, position: PositionFit) -> list[str]:

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from thalweg.dspark.acceptance_file import read_survival
 from thalweg.dspark.calibration_file import read_temperatures
-from thalweg.dspark.cli.table import render
 from thalweg.dspark.curve import StepTimeCurve, graph_sizes
 from thalweg.dspark.curve_file import read_curve
 from thalweg.dspark.planning import PlanRow, concurrencies_within, plan
@@ -18,6 +17,7 @@ from thalweg.dspark.records import join_records, read_records
 from thalweg.dspark.temperatures import parse_temperatures
 from thalweg.dspark.workload import BetaWorkload, MeasuredWorkload, workload_of_records
 from thalweg.interfaces import ConfigError
+from thalweg.interfaces.text_table import number_table
 
 DEFAULT_DRAFT_LENGTH = 5
 
@@ -73,7 +73,7 @@ def run(arguments: argparse.Namespace) -> int:
 def table(rows: Sequence[PlanRow]) -> str:
     """One line per concurrency; drafts verified and accepted length are per sequence and step."""
     header = ("sequences", "fixed tok/s", "variable tok/s", "gain", "verified", "of", "accepted length", "of")
-    return render(header, [_cells(row) for row in rows])
+    return number_table(header, [_cells(row) for row in rows])
 
 
 def _cells(row: PlanRow) -> list[str]:

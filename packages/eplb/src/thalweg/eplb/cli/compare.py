@@ -6,10 +6,10 @@ import argparse
 import time
 
 from thalweg.eplb.cli.layout import Layout, add_layout_arguments, read_layout
-from thalweg.eplb.cli.table import render
 from thalweg.eplb.metrics import imbalance, moved_slots, rank_loads
 from thalweg.eplb.planner import PLANNERS, plan
 from thalweg.interfaces import ConfigError
+from thalweg.interfaces.text_table import number_table
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -28,7 +28,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise ConfigError(f"{plan_steps} of {num_steps} steps to plan on; some must be left to score")
     names = sorted(PLANNERS) if arguments.planners is None else arguments.planners.split(",")
     header = ("", "imbalance, planned on", "scored on", "moved slots", "seconds")
-    print(render(header, [_row(name, layout, plan_steps) for name in names]))
+    print(number_table(header, [_row(name, layout, plan_steps) for name in names]))
     return 0
 
 

@@ -6,10 +6,10 @@ import argparse
 import time
 
 from thalweg.eplb.cli.layout import add_layout_arguments, read_layout
-from thalweg.eplb.cli.table import render
 from thalweg.eplb.files import write_placement
 from thalweg.eplb.metrics import imbalance, imbalance_per_layer, moved_slots, rank_loads
 from thalweg.eplb.planner import DEFAULT_PLANNER, PLANNERS, plan
+from thalweg.interfaces.text_table import number_table
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,7 +33,7 @@ def run(arguments: argparse.Namespace) -> int:
         for layer, (was, becomes, moved) in enumerate(zip(*per_layer, strict=True))
     ]
     total = ["all", f"{imbalance(old):.4f}", f"{imbalance(new):.4f}", str(per_layer[2].sum())]
-    print(render(("layer", "imbalance", "after", "moved slots"), [*rows, total]))
+    print(number_table(("layer", "imbalance", "after", "moved slots"), [*rows, total]))
     shape = f"{history.shape[2]} experts in {layout.num_slots} slots of {layout.num_ranks} ranks"
     print(f"{shape}; {arguments.planner}, {seconds:.2f} s of one core")
     if arguments.output is not None:
