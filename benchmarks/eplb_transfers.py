@@ -3,8 +3,8 @@
 Traffic is `topics` of skew 1.0. `initial`: from where experts are before anything was counted to the plan of `search`
 on the first half of a seeded history; `fresh`: from that to one planned on the second half alone; `search`: the same,
 planned from where experts are. In a round a rank sends and receives one expert at most. `least rounds`: what the
-busiest receiver needs, so no plan has fewer. `dealt`: rounds if senders are chosen in order; `rounds`: if they share the
-work. All are means over layers; milliseconds are those of one core for a layer.
+busiest receiver needs, so no plan has fewer. `dealt`: rounds if senders are chosen in order; `rounds`: if they share
+the work. All are means over layers; milliseconds are those of one core for a layer.
 """
 
 from __future__ import annotations
