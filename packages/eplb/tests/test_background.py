@@ -108,5 +108,5 @@ def test_nothing_is_polled_when_nothing_was_started_and_one_plan_is_made_at_a_ti
     planner.start(HISTORY, CURRENT)
     with pytest.raises(InvariantError, match="a plan is being made"):
         planner.start(HISTORY, CURRENT)
-    with pytest.raises(ConfigError, match=r"planning_rank is 3; it must be in 0\.\.2"):
+    with pytest.raises(ConfigError, match=r"planning_rank is 3; it must be an integer in 0\.\.2"):
         BackgroundPlanner(lambda history, current: TARGET, channel, planning_rank=3)

@@ -91,8 +91,8 @@ def test_plot_draws_the_loads_before_and_after(run: Run, suffix: str) -> None:
 ERRORS = [
     ("plan missing.npz --ranks 4", "missing.npz: No such file or directory"),
     ("plan history.npz", "--ranks is missing; it is needed without --current"),
-    ("plan history.npz --ranks 0", "num_ranks is 0; it must be >= 1"),
-    ("plan history.npz --ranks 4 --redundant -1", "minimum is -1; it must be >= 0"),
+    ("plan history.npz --ranks 0", "num_ranks is 0; it must be an integer of at least 1"),
+    ("plan history.npz --ranks 4 --redundant -1", "minimum is -1; it must be an integer of at least 0"),
     ("plan history.npz --current plan.npz --ranks 4", "--ranks and --redundant do not go with --current"),
     ("plan plan.npz --ranks 4", "plan.npz holds no tokens_per_expert; it has logical_of_physical"),
     ("plan text.npz --ranks 4", "text.npz cannot be read as npz"),

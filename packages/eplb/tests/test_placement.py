@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -50,12 +51,15 @@ def test_prefill_gets_four_redundant_slots_per_rank_and_decode_one() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((0, 1, 4), "num_experts is 0; it must be >= 1"),
-        ((8, -1, 4), "minimum is -1; it must be >= 0"),
-        ((8, 1, 0), "num_ranks is 0; it must be >= 1"),
+        ((0, 1, 4), "num_experts is 0; it must be an integer of at least 1"),
+        ((8, -1, 4), "minimum is -1; it must be an integer of at least 0"),
+        ((8, 1, 0), "num_ranks is 0; it must be an integer of at least 1"),
+        ((8.0, 1, 4), r"num_experts is 8\.0; it must be an integer of at least 1"),
+        ((8, None, 4), "minimum is None; it must be an integer of at least 0"),
+        ((8, 1, True), "num_ranks is True; it must be an integer of at least 1"),
     ],
 )
-def test_redundant_slots_of_nonsense_are_refused(arguments: tuple[int, int, int], message: str) -> None:
+def test_redundant_slots_of_nonsense_are_refused(arguments: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         redundant_slots(*arguments)
 
@@ -89,6 +93,9 @@ def test_chosen_layers_are_taken_from_the_other_placement_and_the_rest_stay() ->
     assert mixed.equals(expected)
     with pytest.raises(ConfigError, match="num_ranks of one placement is 2 and of the other 3"):
         old.with_layers(Placement.initial(3, 4, 6, 3), np.array([True, True, True]))
+    for chosen in (np.array([True]), np.array([0, 1, 0])):
+        with pytest.raises(ConfigError, match=r"chosen is .*; it must be bool, \[3\]"):
+            old.with_layers(new, chosen)
 
 
 @pytest.mark.parametrize(

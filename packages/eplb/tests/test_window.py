@@ -62,6 +62,8 @@ def test_the_history_is_a_copy() -> None:
         ([[-1]], [[0]], "integers >= 0"),
         ([[0.5]], [[0]], "integers >= 0"),
         ([[1]], [[2]], r"experts outside 0\.\.1"),
+        ([[2**31]], [[0]], "tokens_of_slot holds 2147483648; it may have at most 2147483647"),
+        ([[2**30, 2**30]], [[1, 1]], "the sum over copies of an expert holds 2147483648"),
     ],
 )
 def test_bad_counts_are_refused(tokens: list[Any], experts: list[Any], message: str) -> None:

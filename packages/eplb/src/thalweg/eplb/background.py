@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from thalweg.eplb._checks import require_integer
 from thalweg.eplb.placement import Placement
-from thalweg.interfaces import ConfigError, InvariantError
+from thalweg.interfaces import InvariantError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,8 +45,7 @@ class BackgroundPlanner:
     def __init__(
         self, make_plan: Callable[[NDArray[Any], Placement], Placement], channel: Channel, planning_rank: int = 0
     ) -> None:
-        if not 0 <= planning_rank < channel.size:
-            raise ConfigError(f"planning_rank is {planning_rank}; it must be in 0..{channel.size - 1}")
+        require_integer("planning_rank", planning_rank, 0, channel.size - 1)
         self._make_plan = make_plan
         self._channel = channel
         self._planning_rank = planning_rank

@@ -14,7 +14,9 @@ History: TypeAlias = NDArray[np.integer[Any]] | NDArray[np.floating[Any]]
 
 
 def check_history(history: History) -> History:
-    """The history itself; ConfigError unless it has three non-empty dimensions of finite numbers >= 0."""
+    """The history, in the byte order of the machine; ConfigError unless it has three non-empty dimensions of finite
+    numbers >= 0.
+    """
     if not isinstance(history, np.ndarray) or history.dtype.kind not in "iuf":
         found = getattr(history, "dtype", type(history).__name__)
         raise ConfigError(f"history is of {found}; it must be an array of integers or floats")
@@ -24,7 +26,10 @@ def check_history(history: History) -> History:
         raise ConfigError("history holds a count that is not finite; counts must be numbers >= 0")
     if history.dtype.kind != "u" and history.min() < 0:
         raise ConfigError(f"history holds the count {history.min()}; counts must be >= 0")
-    return history
+    if history.dtype.isnative:
+        return history
+    native: NDArray[Any] = history.astype(history.dtype.newbyteorder("="))
+    return native
 
 
 def layer_counts(history: History, layer: int) -> NDArray[np.float64]:

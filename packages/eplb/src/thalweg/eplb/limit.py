@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from thalweg.eplb._checks import require_integer
 from thalweg.eplb.metrics import peak_load
 from thalweg.eplb.placement import check_same_shape
-from thalweg.interfaces import ConfigError, shown
 
 if TYPE_CHECKING:
     from thalweg.eplb.history import History
@@ -21,8 +21,7 @@ def limit_layers(current: Placement, target: Placement, history: History, most: 
     The others are for the next rearrangement, which plans them anew. history: what the target was planned on. Raises
     ConfigError for placements of different shapes and a `most` below 1.
     """
-    if isinstance(most, bool) or not isinstance(most, int) or most < 1:
-        raise ConfigError(f"most is {shown(most)}; it must be an integer of at least 1")
+    require_integer("most", most, 1)
     check_same_shape(current, target)
     changed = (current.logical_of_physical != target.logical_of_physical).any(axis=1)
     if changed.sum() <= most:

@@ -28,7 +28,7 @@ def rank_shares(placement: Placement, layer: int) -> NDArray[np.float64]:
 
 def rank_loads(history: History, placement: Placement) -> NDArray[np.float64]:
     """[steps, layers, ranks] tokens each rank would have received under the placement, copies sharing evenly."""
-    check_history(history)
+    history = check_history(history)
     num_steps, num_layers, num_experts = history.shape
     if (num_layers, num_experts) != (placement.num_layers, placement.num_experts):
         found, wanted = (placement.num_layers, placement.num_experts), (num_layers, num_experts)

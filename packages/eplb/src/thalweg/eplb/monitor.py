@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from thalweg.eplb._checks import require_integer
 from thalweg.eplb.metrics import moved_slots
 from thalweg.interfaces import ConfigError
 
@@ -41,8 +42,7 @@ class BalanceMonitor:
     def __init__(self, num_layers: int, expert_bytes: int, first_step: int = 0) -> None:
         """expert_bytes: of all weights of one expert in one layer, as they are moved."""
         for name, value in (("num_layers", num_layers), ("expert_bytes", expert_bytes)):
-            if value < 1:
-                raise ConfigError(f"{name} is {value}; it must be >= 1")
+            require_integer(name, value, 1)
         self._expert_bytes = expert_bytes
         self._planned = np.full(num_layers, np.nan)
         self._since = np.full(num_layers, first_step, np.int64)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from thalweg.eplb._checks import require_integer
 from thalweg.eplb.slots import check_shape, initial_slots
 from thalweg.interfaces import ConfigError
 from thalweg.interfaces import Placement as BarePlacement
@@ -67,8 +68,7 @@ class Placement(BarePlacement):
     @classmethod
     def initial(cls, num_layers: int, num_experts: int, num_slots: int, num_ranks: int) -> Placement:
         """Every expert in order, then copies from the first expert on: what holds before anything was counted."""
-        if num_layers < 1:
-            raise ConfigError(f"num_layers is {num_layers}; it must be >= 1")
+        require_integer("num_layers", num_layers, 1)
         check_shape(num_experts, num_slots, num_ranks)
         return cls.from_slots(initial_slots(num_layers, num_experts, num_slots), num_ranks, num_experts)
 
@@ -105,6 +105,8 @@ class Placement(BarePlacement):
     def with_layers(self, other: Placement, chosen: NDArray[np.bool_]) -> Placement:
         """This placement, with the layers where `chosen` [layers] is true taken from the other one."""
         check_same_shape(self, other)
+        if chosen.dtype != np.bool_ or chosen.shape != (self.num_layers,):
+            raise ConfigError(f"chosen is {chosen.dtype} of shape {chosen.shape}; it must be bool, [{self.num_layers}]")
         held = np.where(chosen[:, None], other.logical_of_physical, self.logical_of_physical)
         table = np.where(chosen[:, None, None], other.physical_of_logical, self.physical_of_logical)
         for array in (held, table):

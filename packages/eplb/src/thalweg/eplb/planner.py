@@ -12,7 +12,7 @@ from thalweg.eplb.reference import ReferencePlanner
 from thalweg.eplb.search import SearchPlanner
 from thalweg.eplb.slots import check_shape
 from thalweg.eplb.static import StaticPlanner
-from thalweg.interfaces import ConfigError
+from thalweg.interfaces import ConfigError, shown
 
 if TYPE_CHECKING:
     from thalweg.eplb.history import History
@@ -57,7 +57,7 @@ def plan(
     current: the placement in use; planners that weigh moved weights start from it.
     Raises ConfigError for counts, shapes and names that make no sense.
     """
-    check_history(history)
+    history = check_history(history)
     _, num_layers, num_experts = history.shape
     check_shape(num_experts, num_slots, num_ranks)
     if current is not None:
@@ -66,10 +66,14 @@ def plan(
         if planner not in PLANNERS:
             raise ConfigError(f"planner is {planner!r}; it must be one of {', '.join(sorted(PLANNERS))}")
         planner = PLANNERS[planner]()
+    elif not hasattr(planner, "plan"):
+        raise ConfigError(f"planner is {shown(planner)}; it must be a Planner or the name of one")
     return planner.plan(history, num_slots, num_ranks, current)
 
 
 def _check_current(current: Placement, num_layers: int, num_experts: int, num_slots: int, num_ranks: int) -> None:
+    if not isinstance(current, Placement):
+        raise ConfigError(f"current is {shown(current)}; it must be a thalweg.eplb.Placement")
     found = (current.num_layers, current.num_experts, current.num_slots, current.num_ranks)
     wanted = (num_layers, num_experts, num_slots, num_ranks)
     if found != wanted:

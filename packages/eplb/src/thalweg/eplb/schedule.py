@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from thalweg.interfaces import ConfigError, StepKind, shown
+from thalweg.eplb._checks import require_integer
+from thalweg.interfaces import ConfigError, StepKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +36,7 @@ class ScheduleConfig:
 
     def __post_init__(self) -> None:
         for name in ("interval", "window"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-                raise ConfigError(f"{name} is {shown(value)}; it must be an integer of at least 0")
+            require_integer(name, getattr(self, name), 0)
         if self.interval and not 1 <= self.window <= self.interval:
             raise ConfigError(f"window is {self.window}; with interval {self.interval} it must be 1..{self.interval}")
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from thalweg.eplb._checks import require_integer
 from thalweg.interfaces import ConfigError
 
 if TYPE_CHECKING:
@@ -35,8 +36,7 @@ def redundant_slots(num_experts: int, minimum: int, num_ranks: int, *, layout: s
     layout: names the layers in the warning that is logged when the minimum is not met exactly.
     """
     for name, value, least in (("num_experts", num_experts, 1), ("minimum", minimum, 0), ("num_ranks", num_ranks, 1)):
-        if value < least:
-            raise ConfigError(f"{name} is {value}; it must be >= {least}")
+        require_integer(name, value, least)
     redundant = minimum + -(num_experts + minimum) % num_ranks
     if redundant != minimum:
         _log.warning(
@@ -53,8 +53,8 @@ def initial_slots(num_layers: int, num_experts: int, num_slots: int) -> NDArray[
 
 def check_shape(num_experts: int, num_slots: int, num_ranks: int) -> None:
     """ConfigError unless the slots hold every expert and divide over the ranks."""
-    if num_ranks < 1:
-        raise ConfigError(f"num_ranks is {num_ranks}; it must be >= 1")
+    for name, value in (("num_experts", num_experts), ("num_slots", num_slots), ("num_ranks", num_ranks)):
+        require_integer(name, value, 1)
     if num_slots < num_experts:
         raise ConfigError(f"num_slots is {num_slots}; {num_experts} experts need at least as many")
     if num_slots % num_ranks:

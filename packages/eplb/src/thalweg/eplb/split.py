@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from thalweg.eplb._checks import require_int32, require_integer
 from thalweg.eplb._core import Splitter
-from thalweg.interfaces import ConfigError, shown
+from thalweg.interfaces import ConfigError
 
 if TYPE_CHECKING:
     from thalweg.eplb.placement import Placement
@@ -74,17 +75,11 @@ class StepSplit:
 
 def check_sweeps(sweeps: int) -> None:
     """ConfigError unless this is a number of sweeps; with 0 the split is even."""
-    if isinstance(sweeps, bool) or not isinstance(sweeps, int) or not 0 <= sweeps <= 1024:
-        raise ConfigError(f"sweeps is {shown(sweeps)}; it must be an integer in 0..1024")
+    require_integer("sweeps", sweeps, 0, 1024)
 
 
 def as_int32(tokens: NDArray[Any]) -> NDArray[np.int32]:
     """The counts as a contiguous int32 array; ConfigError where they are no integers of its range."""
-    if tokens.dtype == np.int32:
-        return np.ascontiguousarray(tokens)
-    if tokens.dtype.kind not in "iu":
-        raise ConfigError(f"tokens is {tokens.dtype}; it must have integers >= 0")
-    limits = np.iinfo(np.int32)
-    if tokens.size and (int(tokens.min()) < limits.min or int(tokens.max()) > limits.max):
-        raise ConfigError(f"tokens holds {tokens.max()}; a step may have at most {limits.max} in a layer")
+    if tokens.dtype != np.int32:
+        require_int32("tokens", tokens)
     return np.ascontiguousarray(tokens, np.int32)

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from thalweg.eplb._checks import require_integer, require_integers
 from thalweg.eplb.rounds import conflict_free_rounds
 from thalweg.eplb.senders import Need, Pairing, balance_senders
 from thalweg.interfaces import ConfigError
@@ -64,10 +65,7 @@ def plan_transfers(
     sends where several ranks hold an expert. Raises ConfigError when the shapes differ, ranks do not divide the slots,
     or `new` has an expert that `old` lacks.
     """
-    if old.ndim != 1 or old.shape != new.shape:
-        raise ConfigError(f"old is {old.shape} and new {new.shape}; both must be [slots]")
-    if num_ranks < 1 or len(old) % num_ranks:
-        raise ConfigError(f"{len(old)} slots do not divide over {num_ranks} ranks")
+    _check_slots(old, new, num_ranks)
     old_rows, new_rows = (np.reshape(slots, (num_ranks, -1)).tolist() for slots in (old, new))
     held: dict[int, dict[int, int]] = {}  # expert -> rank -> its first slot
     for rank, row in enumerate(old_rows):
@@ -95,11 +93,23 @@ def plan_transfers(
 def keep_in_place(old: NDArray[Any], new: NDArray[Any], num_ranks: int) -> NDArray[np.int32]:
     """`new` with the slots of each rank in another order, so that experts which stay on a rank stay in their slots.
 
-    old, new: [slots] logical expert in each slot of one layer.
+    old, new: [slots] logical expert in each slot of one layer. Raises ConfigError when the shapes differ or ranks do
+    not divide the slots.
     """
+    _check_slots(old, new, num_ranks)
     old_rows, new_rows = (slots.reshape(num_ranks, -1).tolist() for slots in (old, new))
     rows = [_kept_row(old_row, new_row) for old_row, new_row in zip(old_rows, new_rows, strict=True)]
     return np.array(rows, np.int32).reshape(-1)
+
+
+def _check_slots(old: NDArray[Any], new: NDArray[Any], num_ranks: int) -> None:
+    if old.ndim != 1 or old.shape != new.shape:
+        raise ConfigError(f"old is {old.shape} and new {new.shape}; both must be [slots]")
+    require_integers("old", old)
+    require_integers("new", new)
+    require_integer("num_ranks", num_ranks, 1)
+    if len(old) % num_ranks:
+        raise ConfigError(f"{len(old)} slots do not divide over {num_ranks} ranks")
 
 
 def _kept_row(old_row: Sequence[int], new_row: Sequence[int]) -> list[int]:

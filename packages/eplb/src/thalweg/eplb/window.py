@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from thalweg.interfaces import ConfigError, shown
+from thalweg.eplb._checks import require_int32, require_integer
+from thalweg.interfaces import ConfigError
 
 
 class CountingWindow:
@@ -20,8 +21,7 @@ class CountingWindow:
     def __init__(self, num_steps: int, num_layers: int, num_experts: int) -> None:
         sizes = {"num_steps": num_steps, "num_layers": num_layers, "num_experts": num_experts}
         for name, value in sizes.items():
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise ConfigError(f"{name} is {shown(value)}; it must be an integer of at least 1")
+            require_integer(name, value, 1)
         self._rows = np.zeros((num_steps, num_layers, num_experts), np.int32)
         self._num_recorded = 0
 
@@ -42,13 +42,13 @@ class CountingWindow:
                 f"tokens_of_slot is {tokens_of_slot.shape} and logical_of_slot {logical_of_slot.shape}; both must be"
                 f" [{num_layers} layers, local slots]"
             )
-        if tokens_of_slot.dtype.kind not in "iu" or (tokens_of_slot < 0).any():
-            raise ConfigError("tokens_of_slot has negative or fractional counts; it must have integers >= 0")
+        require_int32("tokens_of_slot", tokens_of_slot)
         if ((logical_of_slot < 0) | (logical_of_slot >= num_experts)).any():
             raise ConfigError(f"logical_of_slot has experts outside 0..{num_experts - 1}")
-        row = self._rows[self._num_recorded % len(self._rows)]
-        row[...] = 0
-        np.add.at(row, (np.arange(num_layers)[:, None], logical_of_slot), tokens_of_slot.astype(np.int32))
+        tokens = np.zeros((num_layers, num_experts), np.int64)
+        np.add.at(tokens, (np.arange(num_layers)[:, None], logical_of_slot), tokens_of_slot)
+        require_int32("the sum over copies of an expert", tokens)
+        self._rows[self._num_recorded % len(self._rows)] = tokens
         self._num_recorded += 1
 
     def history(self) -> NDArray[np.int32]:
