@@ -18,7 +18,7 @@ from thalweg.eplb.metrics import peak_load
 from thalweg.interfaces import ConfigError
 
 GOLDEN = Path(__file__).parent / "golden"
-RECORDED_PLAN = 4172771082
+RECORDED_PLAN = 2475609249
 MOVES_FREELY = SearchPlanner(min_gain=0.0)
 
 

@@ -57,8 +57,8 @@ SlotArray search_layers(const py::array_t<Count, py::array::c_style>& history, s
   {
     const py::gil_scoped_release release;
     for (std::size_t layer = 0; layer < num_layers; ++layer) {
-      const SearchProblem problem(bucket_steps(counts, num_steps, num_layers, num_experts, layer), num_experts,
-                                  num_slots, num_ranks);
+      const LayerHistory<Count> of_layer{counts, num_steps, num_layers, num_experts, layer};
+      const SearchProblem problem(bucket_steps(of_layer), num_experts, num_slots, num_ranks);
       std::optional<Slots> before;
       if (held != nullptr) before.emplace(held + layer * num_slots, held + (layer + 1) * num_slots);
       const Slots slots = search(problem, before, {proposals, move_price, min_gain, seed + layer});

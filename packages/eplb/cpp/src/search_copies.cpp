@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
-#include <tuple>
 #include <utility>
 #include <vector>
 
 #include "thalweg/eplb/lanes.hpp"
+#include "thalweg/eplb/search_kernels.hpp"
 
 namespace thalweg::eplb {
 namespace {
@@ -29,45 +29,37 @@ double inverse_power(std::int32_t copies) {
 // The expert that the next slot goes to.
 std::size_t choose(const SearchProblem& problem, const Copies& copies, const std::vector<double>& gain) {
   const auto most = static_cast<std::int32_t>(problem.num_ranks * problem.copies_on_rank);
-  const auto rank_of = [&](std::size_t e) { return std::tuple(gain[e], problem.expert_total[e] / copies[e], -copies[e]); };
+  const auto is_better = [&](std::size_t e, std::size_t than) {
+    if (gain[e] != gain[than]) return gain[e] > gain[than];
+    const auto load_of = [&](std::size_t expert) { return problem.expert_total[expert] / copies[expert]; };
+    return std::pair(load_of(e), -copies[e]) > std::pair(load_of(than), -copies[than]);
+  };
   std::size_t best = problem.num_experts;
   for (std::size_t e = 0; e < problem.num_experts; ++e)
-    if (copies[e] < most && (best == problem.num_experts || rank_of(e) > rank_of(best))) best = e;
+    if (copies[e] < most && (best == problem.num_experts || is_better(e, best))) best = e;
   return best;
 }
 
 // The two largest loads per copy of a step.
 struct Top {
   std::size_t expert = 0;
-  double first = 0.0;
-  double second = 0.0;
+  float first = 0.0F;
+  float second = 0.0F;
 };
 
-using DoubleLanes = double __attribute__((vector_size(32), aligned(8), may_alias));
-constexpr std::size_t expert_multiple = 16;
-
-// row has a multiple of expert_multiple numbers, none negative.
-THALWEG_EACH_PROCESSOR double largest_of(const double* row, std::size_t length) {
-  DoubleLanes largest[4] = {};
-  for (std::size_t e = 0; e < length; e += expert_multiple)
-    for (std::size_t part = 0; part < 4; ++part) {
-      const DoubleLanes& value = *reinterpret_cast<const DoubleLanes*>(row + e + 4 * part);
-      largest[part] = value > largest[part] ? value : largest[part];
-    }
-  double best = 0.0;
-  for (const DoubleLanes& part : largest)
-    for (std::size_t lane = 0; lane < 4; ++lane) best = std::max(best, part[lane]);
-  return best;
+Top top_of(float* row, std::size_t length) {
+  Top top;
+  top.expert = largest_place(row, length);
+  top.first = std::exchange(row[top.expert], -1.0F);
+  top.second = std::max(row[largest_place(row, length)], 0.0F);
+  row[top.expert] = top.first;
+  return top;
 }
 
-Top top_of(double* row, std::size_t length) {
-  Top top;
-  top.first = largest_of(row, length);
-  top.expert = static_cast<std::size_t>(std::find(row, row + length, top.first) - row);
-  const double load = std::exchange(row[top.expert], 0.0);
-  top.second = largest_of(row, length);
-  row[top.expert] = load;
-  return top;
+// What the largest load per copy falls by if its expert gets one more. Loads that differ by rounding alone are equal.
+double fall_of(const Top& top, float with_copy) {
+  const float fall = top.first - std::max(top.second, with_copy);
+  return fall > top.first * 0x1p-20F ? static_cast<double>(fall) : 0.0;
 }
 
 }  // namespace
@@ -104,8 +96,8 @@ Copies power_copies(const SearchProblem& problem) {
 
 Copies peak_copies(const SearchProblem& problem) {
   Copies copies(problem.num_experts, 1);
-  const std::size_t length = (problem.num_experts + expert_multiple - 1) / expert_multiple * expert_multiple;
-  std::vector<double> loads(problem.num_steps * length, 0.0);  // per copy
+  const std::size_t length = (problem.num_experts + lane_count - 1) / lane_count * lane_count;
+  std::vector<float> loads(problem.num_steps * length, 0.0F);  // per copy
   std::vector<Top> tops(problem.num_steps);
   const auto row = [&](std::size_t t) { return loads.data() + t * length; };
   for (std::size_t t = 0; t < problem.num_steps; ++t) {
@@ -117,16 +109,13 @@ Copies peak_copies(const SearchProblem& problem) {
     std::fill(gain.begin(), gain.end(), 0.0);
     for (std::size_t t = 0; t < problem.num_steps; ++t) {
       const std::size_t e = tops[t].expert;
-      const double with_copy = static_cast<double>(problem.counts_of(e)[t]) / (copies[e] + 1);
-      gain[e] += tops[t].first - std::max(tops[t].second, with_copy);
+      gain[e] += fall_of(tops[t], problem.counts_of(e)[t] / static_cast<float>(copies[e] + 1));
     }
-    // A gain that is only rounding is none: it would hide the other reasons to choose.
-    for (double& of_expert : gain) of_expert = std::nearbyint(of_expert * 1e6) / 1e6;
     const std::size_t chosen = choose(problem, copies, gain);
-    ++copies[chosen];
+    const auto divisor = static_cast<float>(++copies[chosen]);
     for (std::size_t t = 0; t < problem.num_steps; ++t) {
       const bool was_at_top = row(t)[chosen] >= tops[t].second;
-      row(t)[chosen] = static_cast<double>(problem.counts_of(chosen)[t]) / copies[chosen];
+      row(t)[chosen] = problem.counts_of(chosen)[t] / divisor;
       if (was_at_top) tops[t] = top_of(row(t), length);
     }
   }

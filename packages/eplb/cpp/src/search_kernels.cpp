@@ -25,6 +25,26 @@ THALWEG_INLINE Lanes weight_of(const Lanes& peak, const Lanes& power_sum) {
   return power_sum > none ? peak / (float{smooth_power} * power_sum) : none;
 }
 
+template <class IsBetter>
+THALWEG_INLINE std::size_t first_place(const float* row, std::size_t length, const IsBetter& is_better) {
+  Lanes best = lanes(row);
+  IntLanes where = {0, 1, 2, 3, 4, 5, 6, 7};
+  IntLanes here = where;
+  for (std::size_t at = lane_count; at < length; at += lane_count) {
+    here += static_cast<std::int32_t>(lane_count);
+    const Lanes value = lanes(row + at);
+    const auto replaces = is_better(value, best);
+    best = replaces ? value : best;
+    where = replaces ? here : where;
+  }
+  std::size_t lane = 0;
+  const auto order = [&](std::size_t of) { return Lanes{} + best[of]; };
+  for (std::size_t other = 1; other < lane_count; ++other)
+    if (is_better(order(other), order(lane))[0] != 0 || (best[other] == best[lane] && where[other] < where[lane]))
+      lane = other;
+  return static_cast<std::size_t>(where[lane]);
+}
+
 }  // namespace
 
 THALWEG_EACH_PROCESSOR void add_row(float* to, const float* row, std::size_t length) {
@@ -39,17 +59,22 @@ THALWEG_EACH_PROCESSOR void raise_row(float* to, const float* row, std::size_t l
   for (std::size_t t = 0; t < length; t += lane_count) lanes(to + t) = larger(lanes(to + t), lanes(row + t));
 }
 
-THALWEG_EACH_PROCESSOR float peak_sum_with(const float* peak, const float* load, const float* share,
-                                           std::size_t length) {
+THALWEG_EACH_PROCESSOR float rise_with(const float* peak, const float* load, const float* share, std::size_t length,
+                                       float enough) {
+  constexpr std::size_t between_looks = 4 * row_multiple;
   Lanes even = {};
   Lanes odd = {};
-  for (std::size_t t = 0; t < length; t += row_multiple) {
-    even += larger(lanes(peak + t), lanes(load + t) + lanes(share + t));
-    const std::size_t u = t + lane_count;
-    odd += larger(lanes(peak + u), lanes(load + u) + lanes(share + u));
+  const auto rise_at = [&](std::size_t t) __attribute__((always_inline)) {
+    return larger(lanes(load + t) + lanes(share + t) - lanes(peak + t), Lanes{});
+  };
+  for (std::size_t first = 0; first < length; first += between_looks) {
+    for (std::size_t t = first; t < length && t < first + between_looks; t += row_multiple) {
+      even += rise_at(t);
+      odd += rise_at(t + lane_count);
+    }
+    if (const float rise = sum_of(even + odd); rise >= enough) return rise;
   }
-  even += odd;
-  return sum_of(even);
+  return sum_of(even + odd);
 }
 
 THALWEG_EACH_PROCESSOR float swap_change(const RankRows& i, const RankRows& j, const float* a, const float* b,
@@ -113,32 +138,38 @@ THALWEG_EACH_PROCESSOR void weigh_steps(const float* peak, const float* power_su
     lanes(weight + t) = weight_of(lanes(peak + t), lanes(power_sum + t));
 }
 
-THALWEG_EACH_PROCESSOR std::size_t worst_step(const float* power, const float* weight, std::size_t length) {
-  Lanes best = lanes(power) * lanes(weight);
-  IntLanes where = {0, 1, 2, 3, 4, 5, 6, 7};
-  IntLanes here = where;
-  for (std::size_t t = lane_count; t < length; t += lane_count) {
-    here += static_cast<std::int32_t>(lane_count);
-    const Lanes value = lanes(power + t) * lanes(weight + t);
-    const auto is_larger = value > best;
-    best = is_larger ? value : best;
-    where = is_larger ? here : where;
-  }
-  std::size_t lane = 0;
-  for (std::size_t other = 1; other < lane_count; ++other)
-    if (best[other] > best[lane] || (best[other] == best[lane] && where[other] < where[lane])) lane = other;
-  return static_cast<std::size_t>(where[lane]);
+THALWEG_EACH_PROCESSOR void multiply_rows(const float* left, const float* right, float* to, std::size_t length) {
+  for (std::size_t t = 0; t < length; t += lane_count) lanes(to + t) = lanes(left + t) * lanes(right + t);
 }
 
-THALWEG_EACH_PROCESSOR void find_peak_rank(const float* load, std::int32_t rank, float* best, std::int32_t* best_rank,
-                                           std::size_t length) {
-  for (std::size_t t = 0; t < length; t += lane_count) {
-    IntLanes& ranks = *reinterpret_cast<IntLanes*>(best_rank + t);
-    const IntLanes this_rank = rank + IntLanes{};
-    const auto is_larger = lanes(load + t) > lanes(best + t);
-    lanes(best + t) = is_larger ? lanes(load + t) : lanes(best + t);
-    ranks = is_larger ? this_rank : ranks;
-  }
+THALWEG_EACH_PROCESSOR void scale_row(const float* row, const float* by, float scale, float* to, std::size_t length) {
+  for (std::size_t e = 0; e < length; ++e) to[e] = row[e] * by[e] * scale;
+}
+
+THALWEG_EACH_PROCESSOR std::size_t largest_place(const float* row, std::size_t length) {
+  return first_place(row, length, [](const Lanes& value, const Lanes& best) __attribute__((always_inline)) {
+    return value > best;
+  });
+}
+
+THALWEG_EACH_PROCESSOR std::size_t least_place(const float* row, std::size_t length) {
+  return first_place(row, length, [](const Lanes& value, const Lanes& best) __attribute__((always_inline)) {
+    return value < best;
+  });
+}
+
+THALWEG_EACH_PROCESSOR void screen_swaps(const ScreenRows* views, std::size_t num_views, std::size_t ranks,
+                                         std::size_t width, float* score) {
+  for (std::size_t j = 0; j < ranks; ++j)
+    for (std::size_t slot = j * width; slot < (j + 1) * width; slot += lane_count) {
+      Lanes change = {};
+      for (const ScreenRows* view = views; view < views + num_views; ++view) {
+        const Lanes moved = view->given[j] - lanes(view->share + slot);
+        const Lanes after = to_smooth_power<Lanes>(view->load_i[j] - moved) + to_smooth_power<Lanes>(view->load_j[j] + moved);
+        change += view->weight[j] * (after - (view->power_i[j] + view->power_j[j]));
+      }
+      lanes(score + slot) = change;
+    }
 }
 
 }  // namespace thalweg::eplb

@@ -23,11 +23,15 @@ SearchProblem::SearchProblem(std::vector<float> given, std::size_t experts, std:
   for (std::size_t t = 0; t < num_steps; ++t) {
     const float* row = by_step.data() + t * experts;
     for (std::size_t e = 0; e < experts; ++e) {
-      counts[e * length + t] = row[e];
       step_total[t] += static_cast<double>(row[e]);
       expert_total[e] += static_cast<double>(row[e]);
     }
   }
+  // Some steps of all experts at a time: what is read and what is written then both stay in the cache.
+  for (std::size_t first = 0; first < num_steps; first += row_multiple)
+    for (std::size_t e = 0; e < experts; ++e)
+      for (std::size_t t = first; t < std::min(first + row_multiple, num_steps); ++t)
+        counts[e * length + t] = by_step[t * experts + e];
 }
 
 Shares shares_of(const SearchProblem& problem, const Copies& copies) {

@@ -1,7 +1,9 @@
 #include "thalweg/eplb/search_start.hpp"
 
 #include <algorithm>
+#include <limits>
 #include <numeric>
+#include <utility>
 
 #include "thalweg/eplb/search_kernels.hpp"
 
@@ -32,13 +34,16 @@ class Filling {
   // Put a copy of an expert on the best rank with room; false if every such rank holds enough of them.
   bool place(std::size_t expert) {
     std::size_t best = problem_.num_ranks;
-    float best_score = 0.0F;
-    for (std::size_t rank = 0; rank < problem_.num_ranks; ++rank) {
+    float least_rise = std::numeric_limits<float>::infinity();
+    bool has_seen_empty = false;
+    for (std::size_t rank = 0; rank < problem_.num_ranks && least_rise > 0.0F; ++rank) {
       if (room_[rank] == 0 || held_[rank * problem_.num_experts + expert] >= problem_.copies_on_rank) continue;
-      const float score = peak_sum_with(peak_.data(), load(rank), share(expert), problem_.length);
-      if (best == problem_.num_ranks || score < best_score) {
+      const bool is_empty = room_[rank] == problem_.slots_per_rank;
+      if (is_empty && std::exchange(has_seen_empty, true)) continue;
+      const float rise = rise_with(peak_.data(), load(rank), share(expert), problem_.length, least_rise);
+      if (rise < least_rise) {
         best = rank;
-        best_score = score;
+        least_rise = rise;
       }
     }
     if (best == problem_.num_ranks) return false;

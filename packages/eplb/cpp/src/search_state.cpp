@@ -4,19 +4,6 @@
 #include <utility>
 
 namespace thalweg::eplb {
-namespace {
-
-float to_smooth_power(float load) {
-  static_assert(smooth_power == 32);
-  load *= load;
-  load *= load;
-  load *= load;
-  load *= load;
-  return load * load;
-}
-
-}  // namespace
-
 SearchState::SearchState(const SearchProblem& problem, const Shares& shares, Slots slots)
     : problem_(problem),
       slots_(std::move(slots)),
@@ -28,11 +15,9 @@ SearchState::SearchState(const SearchProblem& problem, const Shares& shares, Slo
       inverse_peak_(problem.length),
       power_sum_(problem.length),
       weight_(problem.length),
-      peak_rank_(problem.length),
-      worst_step_(problem.num_ranks) {
+      terms_(problem.length) {
   for (std::size_t slot = 0; slot < problem.num_slots; ++slot) ++held(rank_of(slot), slot);
   renormalise();
-  find_peaks();
 }
 
 bool SearchState::is_allowed(const Swap& swap) const {
@@ -47,19 +32,6 @@ bool SearchState::is_allowed(const Swap& swap) const {
 float SearchState::change(const Swap& swap) {
   return swap_change(rows(rank_of(swap.slot_i)), rows(rank_of(swap.slot_j)), share(swap.slot_i), share(swap.slot_j),
                      {inverse_peak_.data(), weight_.data()}, problem_.length);
-}
-
-float SearchState::change_in_some_steps(const Swap& swap, std::size_t step) const {
-  const std::size_t i = rank_of(swap.slot_i) * problem_.length;
-  const std::size_t j = rank_of(swap.slot_j) * problem_.length;
-  const float* a = share(swap.slot_i);
-  const float* b = share(swap.slot_j);
-  const auto change_at = [&](std::size_t t) {
-    const float moved = (a[t] - b[t]) * inverse_peak_[t];
-    const float after = to_smooth_power(loads_[i + t] - moved) + to_smooth_power(loads_[j + t] + moved);
-    return weight_[t] * (after - (powers_[i + t] + powers_[j + t]));
-  };
-  return change_at(step) + change_at(worst_step_[rank_of(swap.slot_i)]) + change_at(worst_step_[rank_of(swap.slot_j)]);
 }
 
 void SearchState::apply(const Swap& swap) {
@@ -95,12 +67,11 @@ double SearchState::renormalise() {
   return sum;
 }
 
-void SearchState::find_peaks() {
-  std::vector<float> best(problem_.length, -1.0F);
-  for (std::size_t rank = 0; rank < problem_.num_ranks; ++rank) {
-    const RankRows row = rows(rank);
-    find_peak_rank(row.load, static_cast<std::int32_t>(rank), best.data(), peak_rank_.data(), problem_.length);
-    worst_step_[rank] = worst_step(row.power, weight_.data(), problem_.length);
+void SearchState::find_worst_steps(std::size_t rank, std::size_t* steps, std::size_t count) const {
+  multiply_rows(powers_.data() + rank * problem_.length, weight_.data(), terms_.data(), problem_.length);
+  for (std::size_t at = 0; at < count; ++at) {
+    steps[at] = largest_place(terms_.data(), problem_.length);
+    terms_[steps[at]] = -1.0F;
   }
 }
 

@@ -1,9 +1,11 @@
 #include "thalweg/eplb/search_swaps.hpp"
 
-#include <algorithm>
 #include <bit>
+#include <numeric>
 #include <optional>
 
+#include "thalweg/eplb/search_moves.hpp"
+#include "thalweg/eplb/search_screen.hpp"
 #include "thalweg/eplb/search_state.hpp"
 
 namespace thalweg::eplb {
@@ -11,12 +13,12 @@ namespace {
 
 using Swap = SearchState::Swap;
 
+// So many of a slot's swaps, those that the screen likes best, are looked at over all steps.
+constexpr int most_looks = 10;
 // After so many swaps loads are summed up again.
 constexpr int renormalise_after = 256;
-// Peaks are looked up after so many swaps, and after so many proposals if there was any swap: with few steps, the first
-// rule alone would go on proposing from a rank that is no peak any more.
-constexpr int find_peaks_after = 16;
-constexpr std::int64_t look_again_after = 512;
+// After so many swaps the screen looks at all ranks again: each swap changes what steps weigh for all of them.
+constexpr int follow_all_after = 64;
 
 // SplitMix64.
 class Generator {
@@ -28,14 +30,11 @@ class Generator {
     bits = (bits ^ (bits >> 27)) * 0x94D049BB133111EB;
     return bits ^ (bits >> 31);
   }
+  std::size_t below(std::size_t limit) { return static_cast<std::size_t>(((next() >> 32) * limit) >> 32); }
 
  private:
   std::uint64_t state_;
 };
-
-std::size_t scaled(std::uint64_t bits32, std::size_t limit) {
-  return static_cast<std::size_t>(((bits32 & 0xFFFFFFFF) * limit) >> 32);
-}
 
 // -log2 of a uniform number, with straight lines between powers of two: the same everywhere, which a logarithm is not.
 float exponential(std::uint64_t bits) {
@@ -44,36 +43,19 @@ float exponential(std::uint64_t bits) {
   return static_cast<float>(zeros + 1) - fraction;
 }
 
-// Copies that ranks hold now and held in origin.
-class Moves {
+// Steps in a random order, all before any comes again.
+class StepOrder {
  public:
-  Moves(const SearchProblem& problem, const Slots& slots, const Slots& origin)
-      : problem_(problem), surplus_(problem.num_ranks * problem.num_experts, 0) {
-    for (std::size_t slot = 0; slot < problem.num_slots; ++slot) {
-      ++surplus(slot / problem.slots_per_rank, slots[slot]);
-      --surplus(slot / problem.slots_per_rank, origin[slot]);
-    }
-  }
-  std::int64_t count() const {
-    std::int64_t sum = 0;
-    for (const std::int32_t of_rank : surplus_) sum += std::max(of_rank, 0);
-    return sum;
-  }
-  // Change of `count` if rank i gave expert a to rank j for expert b.
-  int change(std::size_t i, std::size_t j, std::int32_t a, std::int32_t b) {
-    return (surplus(i, b) >= 0) - (surplus(i, a) > 0) + (surplus(j, a) >= 0) - (surplus(j, b) > 0);
-  }
-  void apply(std::size_t i, std::size_t j, std::int32_t a, std::int32_t b) {
-    --surplus(i, a), ++surplus(i, b);
-    --surplus(j, b), ++surplus(j, a);
+  explicit StepOrder(std::size_t num_steps) : order_(num_steps) { std::iota(order_.begin(), order_.end(), 0); }
+  std::size_t next(Generator& generator) {
+    if (at_ == order_.size()) at_ = 0;
+    std::swap(order_[at_], order_[at_ + generator.below(order_.size() - at_)]);
+    return order_[at_++];
   }
 
  private:
-  std::int32_t& surplus(std::size_t rank, std::int32_t expert) {
-    return surplus_[rank * problem_.num_experts + static_cast<std::size_t>(expert)];
-  }
-  const SearchProblem& problem_;
-  std::vector<std::int32_t> surplus_;
+  std::vector<std::size_t> order_;
+  std::size_t at_ = 0;
 };
 
 class Walk {
@@ -82,7 +64,9 @@ class Walk {
       : problem_(problem),
         how_(how),
         state_(problem, shares, start),
+        screen_(state_),
         generator_(how.seed),
+        order_(problem.num_steps),
         best_{start, 0.0} {
     if (how.origin != nullptr) moves_.emplace(problem, start, *how.origin);
     best_.peak_sum = state_.renormalise();
@@ -90,62 +74,60 @@ class Walk {
   }
 
   Scored run() {
-    for (std::int64_t done = 0; done < how_.proposals; ++done) {
-      if (done % look_again_after == 0) start_round(done);
-      Swap swap;
-      const std::size_t step = propose(swap);
-      if (is_promising(swap, step) && is_accepted(swap)) accept(swap);
-    }
+    while (done_ < how_.proposals) unload(order_.next(generator_));
     keep_if_best();
     return std::move(best_);
   }
 
  private:
-  void start_round(std::int64_t done) {
-    if (swaps_since_peaks_ > 0) find_peaks();
-    const double left = 1.0 - static_cast<double>(done) / static_cast<double>(how_.proposals);
-    temperature_ = static_cast<float>(how_.temperature * left * left);
+  // Propose the slots of the most loaded rank of a step, one after the other.
+  void unload(std::size_t step) {
+    const std::size_t first = screen_.open(step) * problem_.slots_per_rank;
+    for (std::size_t slot = first; slot < first + problem_.slots_per_rank && done_ < how_.proposals; ++slot, ++done_) {
+      const double left = 1.0 - static_cast<double>(done_) / static_cast<double>(how_.proposals);
+      temperature_ = static_cast<float>(how_.temperature * left * left);
+      const std::optional<Swap> swap = choose(slot);
+      // Where all has been summed up again, another rank may be the most loaded one.
+      if (swap && accept(*swap)) return;
+    }
   }
 
-  // A slot of the most loaded rank in a random step, and any slot.
-  std::size_t propose(Swap& swap) {
-    const std::uint64_t bits = generator_.next();
-    const std::size_t step = ((bits & 0xFFFF) * problem_.num_steps) >> 16;
-    swap.slot_i = state_.peak_rank(step) * problem_.slots_per_rank + (((bits >> 16 & 0xFFFF) * problem_.slots_per_rank) >> 16);
-    swap.slot_j = scaled(bits >> 32, problem_.num_slots);
-    return step;
+  // The first acceptable one of the most promising swaps of a slot.
+  std::optional<Swap> choose(std::size_t slot) {
+    screen_.score(slot);
+    for (int look = 0; look < most_looks;) {
+      const Swap swap{slot, screen_.take_best()};
+      if (swap.slot_j == problem_.num_slots) break;
+      if (!state_.is_allowed(swap)) continue;
+      if (is_acceptable(swap)) return swap;
+      ++look;
+    }
+    return std::nullopt;
   }
 
-  // Reject for little what mostly would be rejected.
-  bool is_promising(const Swap& swap, std::size_t step) const {
-    const std::size_t i = state_.rank_of(swap.slot_i);
-    const std::size_t j = state_.rank_of(swap.slot_j);
-    if (i == j) return false;
-    const float moved = state_.share_at(swap.slot_i, step) - state_.share_at(swap.slot_j, step);
-    if (moved <= 0.0F) return false;
-    if (state_.load_at(j, step) + moved * state_.inverse_peak(step) >= state_.load_at(i, step)) return false;
-    return state_.is_allowed(swap) && state_.change_in_some_steps(swap, step) <= 0.0F;
-  }
-
-  bool is_accepted(const Swap& swap) {
+  bool is_acceptable(const Swap& swap) {
     float change = state_.change(swap);
-    if (moves_)
-      change += static_cast<float>(how_.slot_price) *
-                static_cast<float>(moves_->change(state_.rank_of(swap.slot_i), state_.rank_of(swap.slot_j),
-                                                  state_.slots()[swap.slot_i], state_.slots()[swap.slot_j]));
+    if (moves_) change += static_cast<float>(how_.slot_price) * static_cast<float>(with_moves(swap, &Moves::change));
     if (change < 0.0F || temperature_ == 0.0F) return change < 0.0F;
     return change < temperature_ * exponential(generator_.next());
   }
 
-  void accept(const Swap& swap) {
-    if (moves_)
-      moves_->apply(state_.rank_of(swap.slot_i), state_.rank_of(swap.slot_j), state_.slots()[swap.slot_i],
-                    state_.slots()[swap.slot_j]);
+  // Returns whether the loads have been summed up again.
+  bool accept(const Swap& swap) {
+    if (moves_) with_moves(swap, &Moves::apply);
     state_.apply(swap);
     ++accepted_;
-    ++swaps_since_peaks_;
-    if (accepted_ % renormalise_after == 0 || state_.must_renormalise()) keep_if_best();
-    if (swaps_since_peaks_ >= find_peaks_after) find_peaks();
+    const bool sums_up = accepted_ % renormalise_after == 0 || state_.must_renormalise();
+    if (sums_up) keep_if_best();
+    if (sums_up || accepted_ % follow_all_after == 0) screen_.follow_all();
+    if (!sums_up) screen_.follow(swap);
+    return sums_up;
+  }
+
+  template <class Result>
+  Result with_moves(const Swap& swap, Result (Moves::*what)(std::size_t, std::size_t, std::int32_t, std::int32_t)) {
+    return ((*moves_).*what)(state_.rank_of(swap.slot_i), state_.rank_of(swap.slot_j), state_.slots()[swap.slot_i],
+                             state_.slots()[swap.slot_j]);
   }
 
   void keep_if_best() {
@@ -156,23 +138,20 @@ class Walk {
     best_cost_ = cost;
   }
 
-  void find_peaks() {
-    state_.find_peaks();
-    swaps_since_peaks_ = 0;
-  }
-
   double price() const { return moves_ ? how_.slot_price * static_cast<double>(moves_->count()) : 0.0; }
 
   const SearchProblem& problem_;
   const SwapSearch& how_;
   SearchState state_;
+  SwapScreen screen_;
   Generator generator_;
+  StepOrder order_;
   std::optional<Moves> moves_;
   Scored best_;
   double best_cost_ = 0.0;
+  std::int64_t done_ = 0;
   float temperature_ = 0.0F;
   int accepted_ = 0;
-  int swaps_since_peaks_ = 0;
 };
 
 }  // namespace

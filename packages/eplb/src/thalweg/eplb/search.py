@@ -29,8 +29,9 @@ class SearchPlanner:
     The arithmetic has a fixed order and the generator is seeded, so the plan depends on the arguments alone.
     """
 
-    proposals: int = 120_000
-    """Swaps to look at per layer, over all starts: what a plan may cost. 0: the starts as they are."""
+    proposals: int = 1_600
+    """Slots to propose for a swap per layer, over all starts: what a plan may cost. Each meets all other slots. 0: the
+    starts as they are."""
 
     move_price: float = 0.05
     """What moving every slot of a layer must lower its peak load by, in parts of the mean rank load."""

@@ -17,8 +17,8 @@ void subtract_row(float* to, const float* row, std::size_t length);
 // to = max(to, row).
 void raise_row(float* to, const float* row, std::size_t length);
 
-// Sum over steps of max(peak, load + share).
-float peak_sum_with(const float* peak, const float* load, const float* share, std::size_t length);
+// Sum over steps of what load + share is above the peak; of some steps only if those are `enough`.
+float rise_with(const float* peak, const float* load, const float* share, std::size_t length, float enough);
 
 // What a swap does to the objective: rank i gives share a to rank j for share b. The rows of a rank are its load in parts
 // of the step's peak, and the 32nd power of that; inverse_peak and weight belong to the steps.
@@ -42,9 +42,26 @@ void normalise_rank(const RankRows& rank, const float* inverse_peak, float* powe
 // weight = peak / (32 * power_sum), 0 where a step has no tokens.
 void weigh_steps(const float* peak, const float* power_sum, float* weight, std::size_t length);
 
-// The step in which weight * power is largest, the first of equal ones.
-std::size_t worst_step(const float* power, const float* weight, std::size_t length);
-// Where load > best: best = load and best_rank = rank.
-void find_peak_rank(const float* load, std::int32_t rank, float* best, std::int32_t* best_rank, std::size_t length);
+// to = left * right, and to = row * by * scale.
+void multiply_rows(const float* left, const float* right, float* to, std::size_t length);
+void scale_row(const float* row, const float* by, float scale, float* to, std::size_t length);
+
+// Where the largest and the least number are, the first of equal ones. The length is a multiple of lane_count.
+std::size_t largest_place(const float* row, std::size_t length);
+std::size_t least_place(const float* row, std::size_t length);
+
+// What a slot of rank i meets in one step of each rank j: the tokens of j's copies [ranks, width], in parts of the step's
+// peak; of the copy given away, the load of i, the load of j, their 32nd powers, and the weight of the step [ranks].
+struct ScreenRows {
+  const float* share;
+  const float* given;
+  const float* load_i;
+  const float* power_i;
+  const float* load_j;
+  const float* power_j;
+  const float* weight;
+};
+// The change of the objective for each slot that rank i could take in exchange, over these steps alone: [ranks, width].
+void screen_swaps(const ScreenRows* views, std::size_t num_views, std::size_t ranks, std::size_t width, float* score);
 
 }  // namespace thalweg::eplb

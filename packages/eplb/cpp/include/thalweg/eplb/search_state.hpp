@@ -28,22 +28,23 @@ class SearchState {
   bool is_allowed(const Swap& swap) const;
   // Change of the objective in tokens, over all steps.
   float change(const Swap& swap);
-  // The same over a step and the worst steps of the two ranks.
-  float change_in_some_steps(const Swap& swap, std::size_t step) const;
   void apply(const Swap& swap);
   // Loads from the slots, peaks from the loads: takes away what rounding has gathered. Returns the sum of the peaks.
   double renormalise();
-  // Recompute the most loaded rank of each step and the worst step of each rank.
-  void find_peaks();
+  // The steps in which a rank weighs most in the objective, that first.
+  void find_worst_steps(std::size_t rank, std::size_t* steps, std::size_t count) const;
 
   // Whether a step's sum fell so far below that of its peak that it has lost its digits.
   bool must_renormalise() const { return least_power_sum_ < 0.2F; }
-  std::size_t peak_rank(std::size_t step) const { return static_cast<std::size_t>(peak_rank_[step]); }
+  const SearchProblem& problem() const { return problem_; }
   const Slots& slots() const { return slots_; }
   std::size_t rank_of(std::size_t slot) const { return slot / problem_.slots_per_rank; }
-  // Tokens of a copy in a step, and load of a rank in parts of the step's peak.
+  // Tokens of a copy in a step; of a rank, its load in parts of the step's peak, and the 32nd power of that.
   float share_at(std::size_t slot, std::size_t step) const { return share(slot)[step]; }
   float load_at(std::size_t rank, std::size_t step) const { return loads_[rank * problem_.length + step]; }
+  float power_at(std::size_t rank, std::size_t step) const { return powers_[rank * problem_.length + step]; }
+  // What parts of the powers of a step count in the objective.
+  float weight(std::size_t step) const { return weight_[step]; }
   float inverse_peak(std::size_t step) const { return inverse_peak_[step]; }
 
  private:
@@ -64,8 +65,7 @@ class SearchState {
   std::vector<float> powers_;  // [num_ranks, length]
   std::vector<std::int32_t> held_;         // [num_ranks, num_experts] copies
   std::vector<float> peak_, inverse_peak_, power_sum_, weight_;  // [length]
-  std::vector<std::int32_t> peak_rank_;    // [length]
-  std::vector<std::size_t> worst_step_;    // [num_ranks]
+  mutable std::vector<float> terms_;        // [length] scratch of find_worst_steps
   float least_power_sum_ = 1.0F;
 };
 
