@@ -99,7 +99,7 @@ def lose(store: Any, rank: int, size: int, kind: str, failing_call: int, how: st
     weights = [layer_weights(placement, layer, rank) for layer in range(LAYERS)]
     transport = make_transport(kind, store, weights[0], TIMEOUT_S)
     if rank == 1:
-        failure = {"killed": _kill, "silent": _stay_silent}[how]
+        failure = {"killed": kill, "silent": _stay_silent}[how]
         transport = Slow(transport, 0.0, failure, failing_call)
     channel = StoreChannel(store, rank, size, timeout_s=2 * TIMEOUT_S, name="switches")
     rearranger = Rearranger(weights, placement, transport, channel)
@@ -120,7 +120,7 @@ def lose(store: Any, rank: int, size: int, kind: str, failing_call: int, how: st
     raise AssertionError("nobody noticed")
 
 
-def _kill() -> None:
+def kill() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
