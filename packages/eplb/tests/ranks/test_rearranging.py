@@ -8,14 +8,20 @@ from typing import Any
 import numpy as np
 import pytest
 from eplb_ranks.launch import Launcher
-from eplb_ranks.moves import LAYERS, lose, run_while_moving
+from eplb_ranks.moves import LAYERS, lose
+from eplb_ranks.steps import run_while_moving
 
 pytestmark = pytest.mark.distributed
 
 
-@pytest.mark.parametrize(("kind", "size"), [("peers", 2), ("peers", 3), ("peers", 4), ("shared", 3), ("stand-in", 2)])
-def test_the_output_is_bit_equal_before_during_and_after(launcher: Launcher, kind: str, size: int) -> None:
-    results = launcher.results(run_while_moving, size, kind=kind)
+@pytest.mark.parametrize(
+    ("kind", "size", "splits"),
+    [("peers", 2, False), ("peers", 3, True), ("peers", 4, False), ("shared", 3, False), ("stand-in", 2, True)],
+)
+def test_the_output_is_bit_equal_before_during_and_after(
+    launcher: Launcher, kind: str, size: int, splits: bool
+) -> None:
+    results = launcher.results(run_while_moving, size, kind=kind, splits=splits)
     for result in results:
         assert all(result["is_equal"])
         assert all(result["is_fit"])

@@ -39,8 +39,7 @@ def test_experts_arrive_or_the_lost_rank_is_named(launcher: Launcher, seed: int)
         assert result["is_consistent"]
         assert result["lost"] in ((), (victim,))
         assert result["is_done"] == (not result["lost"])
-    if victim is None:
-        assert all(result["is_done"] for result in results)
+    # All or none have missed the rank: it may have done its part to the last before it was killed.
+    assert len({result["lost"] for result in results}) == 1
+    if not results[0]["lost"]:
         assert all(np.array_equal(result["slots"], results[0]["slots"]) for result in results)
-    elif ended[victim].exit_code == -9 and ended[victim].result is None:
-        assert all(result["lost"] for result in results)

@@ -7,14 +7,19 @@ which company, changes no bit.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 import torch.distributed as dist
+from numpy.typing import NDArray
 
-from thalweg.eplb.copies import choose_copies
+from thalweg.eplb.copies import choose_copies, follow_split
 from thalweg.eplb.executors import LiveTables
 from thalweg.eplb.placement import Placement
+
+if TYPE_CHECKING:
+    from thalweg.eplb import TokenSplit
 
 HIDDEN, INNER, TOP_K = 16, 24, 3
 
@@ -42,18 +47,23 @@ class SmallMoe:
         self._weights = weights
         self._rank, self._size = rank, size
 
-    def run(self, x: torch.Tensor, tables: LiveTables) -> torch.Tensor:
-        """[tokens, hidden] bfloat16 to the same; a collective."""
+    def run(self, x: torch.Tensor, tables: LiveTables, split: TokenSplit | None = None) -> torch.Tensor:
+        """[tokens, hidden] bfloat16 to the same; a collective. split: of each step's tokens, else they go in turn."""
         for layer in range(len(self._weights)):
-            x = (x.float() + self._experts(layer, x, tables).float()).div(2).to(torch.bfloat16)
+            x = (x.float() + self._experts(layer, x, tables, split).float()).div(2).to(torch.bfloat16)
         return x
 
-    def _experts(self, layer: int, x: torch.Tensor, tables: LiveTables) -> torch.Tensor:
+    def _experts(self, layer: int, x: torch.Tensor, tables: LiveTables, split: TokenSplit | None) -> torch.Tensor:
         scores = torch.stack([self._gates[layer] @ row.float() for row in x])
         weight, chosen = scores.softmax(-1).topk(TOP_K)
-        slots = choose_copies(
-            chosen.numpy(), tables.physical_of_logical[layer].numpy(), tables.num_copies[layer].numpy(), self._rank
-        )
+        slots_of_logical = tables.physical_of_logical[layer].numpy()
+        if split is None:
+            slots = choose_copies(chosen.numpy(), slots_of_logical, tables.num_copies[layer].numpy(), self._rank)
+        else:
+            counts = self._counts_of_ranks(layer, chosen)
+            tokens_of_slot = split.split_layer(layer, counts.sum(axis=0))
+            before = counts[: self._rank].sum(axis=0)
+            slots = follow_split(chosen.numpy(), slots_of_logical, tokens_of_slot, before)
         flat = torch.from_numpy(slots).reshape(-1)
         slots_per_rank = len(self._weights[layer][0])
         order = torch.argsort(flat, stable=True)
@@ -70,6 +80,13 @@ class SmallMoe:
         for choice in range(TOP_K):
             output += weight[:, choice, None] * home.view(len(x), TOP_K, HIDDEN)[:, choice]
         return output.to(torch.bfloat16)
+
+    def _counts_of_ranks(self, layer: int, chosen: torch.Tensor) -> NDArray[np.int64]:
+        """[ranks, experts]"""
+        own = torch.bincount(chosen.reshape(-1), minlength=len(self._gates[layer]))
+        counts = [torch.empty_like(own) for _ in range(self._size)]
+        dist.all_gather(counts, own)
+        return torch.stack(counts).numpy()
 
     def _expert(self, layer: int, slot: int, row: torch.Tensor) -> torch.Tensor:
         up, down = self._weights[layer]

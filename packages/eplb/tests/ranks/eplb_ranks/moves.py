@@ -1,4 +1,4 @@
-"""What ranks do in tests of rearrangements: run a model while experts move, lose a rank, lose a message."""
+"""What ranks need in tests of rearrangements, and how one of them is lost."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from eplb_ranks.host_symmetric import HostSymmetricMemory
-from eplb_ranks.moe import HIDDEN, SmallMoe, fits, layer_weights, random_placement
+from eplb_ranks.moe import fits, layer_weights, random_placement
 
 from thalweg.eplb.executors import (
     PointToPoint,
@@ -66,31 +66,6 @@ class Slow:
             self._failure()
         self._calls += 1
         self._inner.fetch(plan, weights, staging)
-
-
-def run_while_moving(store: Any, rank: int, size: int, kind: str) -> dict[str, Any]:
-    """Outputs before, in every step while experts move twice over, and after; which layers switched in which step."""
-    placement = placement_for(0, size)
-    weights = [layer_weights(placement, layer, rank) for layer in range(LAYERS)]
-    transport = Slow(make_transport(kind, store, weights[0], PATIENCE_S), pause_s=0.02)
-    channel = StoreChannel(store, rank, size, timeout_s=PATIENCE_S, name="switches")
-    rearranger = Rearranger(weights, placement, transport, channel)
-    addresses = [tensor.data_ptr() for layer in weights for tensor in layer]
-    model = SmallMoe(weights, EXPERTS, rank, size)
-    x = torch.randn(5 + rank, HIDDEN, generator=torch.Generator().manual_seed(rank)).to(torch.bfloat16)
-    before = model.run(x, rearranger.tables)
-    switched, is_equal, is_fit = [], [], []
-    for seed in (1, 2):
-        target = placement_for(seed, size)
-        rearranger.start(target)
-        while rearranger.is_moving:
-            switched.append(rearranger.advance())
-            is_equal.append(torch.equal(model.run(x, rearranger.tables), before))
-            is_fit.append(fits(weights, rearranger.tables, rank))
-        assert np.array_equal(rearranger.placement.logical_of_physical, target.logical_of_physical)
-    assert addresses == [tensor.data_ptr() for layer in weights for tensor in layer]
-    assert rearranger.tables.num_copies.tolist() == target.copies().tolist()
-    return {"switched": switched, "is_equal": is_equal, "is_fit": is_fit, "output": before.float().numpy()}
 
 
 def lose(store: Any, rank: int, size: int, kind: str, failing_call: int, how: str) -> dict[str, Any]:
