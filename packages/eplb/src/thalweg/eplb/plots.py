@@ -60,6 +60,7 @@ def plot_loads(history: History, before: Placement, after: Placement, path: str 
     ):
         panel.set_title(title)
         panel.set_xlabel(unit)
+        panel.xaxis.get_major_locator().set_params(integer=True)
         panel.set_ylim(bottom=0 if panel is ranks else None)
         panel.axhline(1, color="black", linewidth=0.6)
         panel.grid(alpha=0.3)
