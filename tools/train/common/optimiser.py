@@ -1,7 +1,8 @@
 """Muon for matrices and AdamW for everything else, over single-precision masters of the model's working tensors.
 
 A model computes with working tensors (bfloat16 mostly, several checkpoint matrices joined in one). What is optimised
-are pieces of them, one per checkpoint tensor. Pieces of one shape and rule are stacked, so that a step is a few batched
+are pieces of them. There is one master per checkpoint tensor, and a checkpoint tensor may be in several working tensors:
+its gradient is the sum over all of them. Masters of one shape and rule are stacked, so that a step is a few batched
 products however many experts there are. A step reads nothing back and can be recorded in a CUDA graph.
 """
 
@@ -73,11 +74,15 @@ class Optimiser:
     def __init__(self, pieces: Iterable[Piece], masters: Mapping[str, Tensor], rates: Rates | None = None) -> None:
         """masters: float32 values by name, copied. The working tensors are written at once."""
         self._rates = Rates() if rates is None else rates
-        stacks: dict[tuple[object, ...], list[Piece]] = {}
+        copies: dict[str, list[Piece]] = {}
         for piece in pieces:
-            shape = tuple(piece.value().shape)
-            key = (piece.rule, piece.rate, piece.is_table, piece.format, shape, piece.leaf.dtype)
-            stacks.setdefault(key, []).append(piece)
+            copies.setdefault(piece.name, []).append(piece)
+        stacks: dict[tuple[object, ...], list[list[Piece]]] = {}
+        for same in copies.values():
+            first = same[0]
+            shape = tuple(first.value().shape)
+            key = (len(same), first.rule, first.rate, first.is_table, first.format, shape, first.leaf.dtype)
+            stacks.setdefault(key, []).append(same)
         self._groups = [_Group(group, masters, self._rates) for group in stacks.values()]
         device = self._groups[0].master.device
         self.rate = torch.zeros((), device=device)
@@ -138,20 +143,23 @@ class Optimiser:
 
 
 class _Group:
-    """Pieces of one shape, storage format and rule."""
+    """Masters of one shape, storage format and rule."""
 
-    def __init__(self, pieces: list[Piece], masters: Mapping[str, Tensor], rates: Rates) -> None:
-        self.pieces = pieces
-        self.master = torch.stack([masters[piece.name].detach().float() for piece in pieces])
+    def __init__(self, copies: list[list[Piece]], masters: Mapping[str, Tensor], rates: Rates) -> None:
+        """copies: for each of N masters, its pieces; equally many for all."""
+        self._copies = copies
+        self._first_piece = copies[0][0]
+        self.master = torch.stack([masters[same[0].name].detach().float() for same in copies])
         """[N, ...]"""
         self.average = self.master
         """[N, ...], the masters themselves until they are averaged."""
         self._rates = rates
         self._first = torch.zeros_like(self.master)
-        self._second = torch.zeros_like(self.master) if pieces[0].rule == "adam" else None
+        self._second = torch.zeros_like(self.master) if self._first_piece.rule == "adam" else None
 
     def update(self, rate: Tensor, steps: Tensor) -> None:
-        gradient = torch.stack([piece.gradient() for piece in self.pieces]).float()
+        parts = [torch.stack([piece.gradient() for piece in each]).float() for each in zip(*self._copies, strict=True)]
+        gradient = sum(parts[1:], start=parts[0])
         if self._second is None:
             self._muon(gradient, rate)
         else:
@@ -161,7 +169,7 @@ class _Group:
         rates = self._rates
         self._first.mul_(rates.momentum).add_(gradient)
         direction = orthogonalised(gradient.add_(self._first, alpha=rates.momentum))
-        lr = rate * (rates.muon * self.pieces[0].rate)
+        lr = rate * (rates.muon * self._first_piece.rate)
         scale = 0.2 * max(self.master.shape[-2:]) ** 0.5
         self.master.mul_(1 - lr * rates.decay).sub_(direction.float() * (lr * scale))
 
@@ -172,19 +180,20 @@ class _Group:
         second.lerp_(gradient.square(), 1 - beta2)
         mean = self._first / (1 - beta1**steps)
         spread = (second / (1 - beta2**steps)).sqrt_().add_(rates.eps)
-        lr = rate * (rates.adam * self.pieces[0].rate)
-        if self.pieces[0].is_table:
+        lr = rate * (rates.adam * self._first_piece.rate)
+        if self._first_piece.is_table:
             self.master.mul_(1 - lr * rates.table_decay)
         self.master.sub_(mean.div_(spread).mul_(lr))
 
     def named(self, stack: Tensor) -> Iterator[tuple[str, Tensor]]:
-        """Name and value of every piece in a stack [N, ...]."""
-        return zip((piece.name for piece in self.pieces), stack, strict=True)
+        """Name and value of every master in a stack [N, ...]."""
+        return zip((same[0].name for same in self._copies), stack, strict=True)
 
     def write(self, stack: Tensor, is_quantised: bool) -> None:
-        piece = self.pieces[0]
-        value = fake_quantise(stack, piece.format) if is_quantised else stack
-        torch._foreach_copy_([each.value() for each in self.pieces], list(value.to(piece.leaf.dtype).unbind(0)))
+        value = fake_quantise(stack, self._first_piece.format) if is_quantised else stack
+        values = value.to(self._first_piece.leaf.dtype).unbind(0)
+        for each in zip(*self._copies, strict=True):
+            torch._foreach_copy_([piece.value() for piece in each], list(values))
 
 
 def orthogonalised(matrices: Tensor, steps: int = 5) -> Tensor:

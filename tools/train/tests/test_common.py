@@ -50,6 +50,19 @@ def test_the_optimiser_steps_pieces_of_one_leaf_by_their_own_rules() -> None:
     assert torch.equal(leaf.detach()[:32], fake_quantise(optimiser.masters()["a"], "fp8"))
 
 
+def test_a_tensor_in_two_leaves_has_one_master_that_follows_both() -> None:
+    leaves = [torch.zeros(64, 32).requires_grad_(), torch.zeros(32, 32).requires_grad_()]
+    pieces = [Piece("a", leaves[0], 32, 32, "f32", "adam"), Piece("a", leaves[1], 0, 32, "f32", "adam")]
+    master = torch.randn(32, 32)
+    optimiser = Optimiser(pieces, {"a": master}, Rates(adam=0.01))
+    (2 * leaves[0][32:].sum() - 3 * leaves[1].sum()).backward()
+    optimiser.rate.fill_(1.0)
+    optimiser.step()
+    torch.testing.assert_close(leaves[0].detach()[32:], master + 0.01)  # the sum of both is below 0
+    assert torch.equal(leaves[0].detach()[32:], leaves[1].detach())
+    assert torch.equal(optimiser.masters()["a"], leaves[1].detach())
+
+
 def test_averages_are_the_mean_over_steps_and_leave_the_masters_alone() -> None:
     leaf = torch.zeros(32, 32).requires_grad_()
     optimiser = Optimiser([Piece("a", leaf, 0, 32, "f32", "adam")], {"a": torch.randn(32, 32)})

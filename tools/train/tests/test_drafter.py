@@ -165,6 +165,18 @@ def test_every_draft_tensor_but_the_selection_biases_learns(target: Target, text
     assert all(".experts." in name for name in idle)  # so few rows do not reach every expert
 
 
+def test_masters_are_all_that_was_learnt(target: Target, texts: torch.Tensor) -> None:
+    """Keys of the target's rows and of the block's own come from one checkpoint tensor in two working tensors."""
+    config, drawn = with_drafter(target.model.config), library(target, texts)
+    trainer = Trainer(config, noisy_masters(config), target.model, drawn)
+    trainer.optimiser.rate.fill_(1.0)
+    for _ in range(3):
+        trainer.step()
+    another = Trainer(config, trainer.masters(), target.model, drawn)
+    assert another._loss().total == trainer._loss().total
+    assert all(torch.equal(leaf, trainer.network.parameters[name]) for name, leaf in another.network.parameters.items())
+
+
 def test_a_step_reads_nothing_back_and_draws_nothing(target: Target, texts: torch.Tensor) -> None:
     config = with_drafter(target.model.config)
     trainer = Trainer(config, first_masters(config), target.model, library(target, texts))
