@@ -49,4 +49,5 @@ def check_survivors(results: list[dict[str, Any]], failing_call: int) -> None:
     for result in results:
         assert "rank 1" in result["message"]
         assert result["ranks"] == (1,)
+        assert result["later"] == [result["message"]] * 2, "it stays broken"
         assert result["switched"] in ([], [0][:failing_call])

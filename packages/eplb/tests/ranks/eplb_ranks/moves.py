@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -91,8 +91,18 @@ def lose(store: Any, rank: int, size: int, kind: str, failing_call: int, how: st
         expected = [new[layer] if layer in switched else old[layer] for layer in range(LAYERS)]
         assert np.array_equal(slots, expected)
         assert fits(weights, rearranger.tables, rank)
-        return {"message": str(error), "ranks": error.ranks, "switched": switched}
+        later = [complaint(rearranger.advance), complaint(lambda: rearranger.start(target))]
+        return {"message": str(error), "ranks": error.ranks, "switched": switched, "later": later}
     raise AssertionError("nobody noticed")
+
+
+def complaint(action: Callable[[], object]) -> str:
+    """What PeerDiedError says that the action raises; empty if it raises none."""
+    try:
+        action()
+    except PeerDiedError as error:
+        return str(error)
+    return ""
 
 
 def kill() -> None:

@@ -89,8 +89,11 @@ class Rearranger:
     def start(self, target: Placement) -> None:
         """Begin to move; all ranks do so in the same step and with the same target. Layers that stay cost nothing.
 
-        Raises ConfigError for a target of another shape, InvariantError while experts are moving.
+        Raises ConfigError for a target of another shape, InvariantError while experts are moving, and what `advance`
+        raised if a rank was lost.
         """
+        if self._failure is not None:
+            raise self._failure
         if self._staging is not None:
             raise InvariantError("experts are moving; the next rearrangement can start when that has ended")
         check_same_shape(self._placement, target)
