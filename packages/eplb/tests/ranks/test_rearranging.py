@@ -32,7 +32,7 @@ def test_the_output_is_bit_equal_before_during_and_after(
     assert all(np.isfinite(result["output"]).all() for result in results)
 
 
-@pytest.mark.parametrize(("kind", "failing_call"), [("peers", 0), ("peers", 1), ("shared", 1), ("stand-in", 0)])
+@pytest.mark.parametrize(("kind", "failing_call"), [("peers", 0), ("peers", 1), ("shared", 1)])
 def test_a_killed_rank_is_named_and_weights_stay_intact(launcher: Launcher, kind: str, failing_call: int) -> None:
     ended = launcher.run(lose, 3, kind=kind, failing_call=failing_call, how="killed")
     assert ended[1].exit_code == -9
