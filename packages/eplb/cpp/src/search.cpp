@@ -6,16 +6,17 @@
 
 #include "thalweg/eplb/reference.hpp"
 #include "thalweg/eplb/search_copies.hpp"
+#include "thalweg/eplb/search_exchanges.hpp"
 #include "thalweg/eplb/search_start.hpp"
 #include "thalweg/eplb/search_swaps.hpp"
 
 namespace thalweg::eplb {
 namespace {
 
-// Each fresh start gets this part of the proposals before the better one gets the rest.
-constexpr std::int64_t trial_part = 25;
-// Up to so many counts a third start costs little, and where there are few tokens it sometimes is the best.
+// Up to so many counts the plan of the reference costs little to make and to beat, and now and then is the better one.
 constexpr std::size_t small_problem = 1 << 14;
+// A small layer is searched further while it is this much worse than the plan of the reference.
+constexpr double reference_margin = 1.005;
 // How much worse a swap may make the objective at the start, in parts of the mean rank load.
 constexpr double temperature = 1e-4;
 // This part of the proposals goes to a fresh placement if there is a current one, which mostly is the better start.
@@ -31,22 +32,25 @@ class LayerSearch {
         by_power_(power_copies(problem)) {}
 
   Scored fresh(std::int64_t proposals) {
-    const std::int64_t trial = proposals / trial_part;
-    Start best = packed_start(by_power_, trial);
-    const auto consider = [&best](Start other) {
-      if (other.best.peak_sum < best.best.peak_sum) best = std::move(other);
+    Start best = packed_start(by_power_);
+    const auto consider = [&best](std::optional<Start> other) {
+      if (other && other->scored.peak_sum < best.scored.peak_sum) best = std::move(*other);
     };
-    consider(packed_start(peak_copies(problem_), trial));
-    if (problem_.counts.size() <= small_problem)
-      if (std::optional<Start> start = reference_start(trial)) consider(std::move(*start));
-    return run(best.shares, best.best.slots, proposals - trial * 2, nullptr);
+    const bool is_small = problem_.counts.size() <= small_problem;
+    const Copies by_peak = peak_copies(problem_);
+    // The two rules differ in few slots, so on a large layer the second start need not be packed anew.
+    consider(is_small ? packed_start(by_peak) : adapted_start(by_peak, best.scored.slots));
+    if (!is_small) return run(best, proposals, nullptr);
+    const Scored reference = reference_plan();
+    consider(adapted_start(count_copies(problem_, reference.slots), reference.slots));
+    const ExchangeSearch further{reference_margin * reference.peak_sum, mean_load_, options_.seed};
+    return exchanged(problem_, run(best, proposals, nullptr), further);
   }
 
   std::optional<Scored> near(const Slots& current, std::int64_t proposals) {
-    const Shares shares = shares_of(problem_, by_power_);
-    const std::optional<Slots> start = adapted(problem_, by_power_, shares, current);
+    const std::optional<Start> start = adapted_start(by_power_, current);
     if (!start) return std::nullopt;
-    return run(shares, *start, proposals, &current);
+    return run(*start, proposals, &current);
   }
 
   // What a placement costs where `current` is in use, in tokens.
@@ -57,39 +61,47 @@ class LayerSearch {
  private:
   struct Start {
     Shares shares;
-    Scored best;
+    Scored scored;
   };
 
-  // The plan of the reference, without second copies on a rank; none where those have no other place.
-  std::optional<Start> reference_start(std::int64_t proposals) {
+  Start packed_start(const Copies& copies) const {
+    Shares shares = shares_of(problem_, copies);
+    Slots slots = packed(problem_, copies, shares);
+    return scored_start(std::move(shares), std::move(slots));
+  }
+
+  std::optional<Start> adapted_start(const Copies& copies, const Slots& current) const {
+    Shares shares = shares_of(problem_, copies);
+    std::optional<Slots> slots = adapted(problem_, copies, shares, current);
+    if (!slots) return std::nullopt;
+    return scored_start(std::move(shares), std::move(*slots));
+  }
+
+  Start scored_start(Shares shares, Slots slots) const {
+    const double sum = peak_sum(problem_, shares, slots);
+    return {std::move(shares), {std::move(slots), sum}};
+  }
+
+  // As the reference plans: a rank may hold an expert twice.
+  Scored reference_plan() const {
     const Counts counts{problem_.by_step.data(), problem_.num_steps, problem_.num_experts};
     const std::vector<std::int32_t> experts = replicate_by_peak(counts, problem_.num_slots);
     const std::vector<std::int32_t> slot_of_copy = pack_by_peak(counts, experts, problem_.num_ranks);
     Slots slots(problem_.num_slots);
     for (std::size_t copy = 0; copy < slots.size(); ++copy)
       slots[static_cast<std::size_t>(slot_of_copy[copy])] = experts[copy];
-    const Copies copies = count_copies(problem_, slots);
-    Shares shares = shares_of(problem_, copies);
-    const std::optional<Slots> start = adapted(problem_, copies, shares, slots);
-    if (!start) return std::nullopt;
-    Scored best = run(shares, *start, proposals, nullptr);
-    return Start{std::move(shares), std::move(best)};
+    const double sum = peak_sum(problem_, shares_of(problem_, count_copies(problem_, slots)), slots);
+    return {std::move(slots), sum};
   }
 
-  Start packed_start(const Copies& copies, std::int64_t proposals) {
-    Shares shares = shares_of(problem_, copies);
-    Scored best = run(shares, packed(problem_, copies, shares), proposals, nullptr);
-    return {std::move(shares), std::move(best)};
-  }
-
-  Scored run(const Shares& shares, const Slots& start, std::int64_t proposals, const Slots* origin) {
+  Scored run(const Start& start, std::int64_t proposals, const Slots* origin) {
     SwapSearch how;
     how.proposals = proposals;
     how.temperature = temperature * mean_load_;
     how.origin = origin;
     how.slot_price = slot_price();
     how.seed = options_.seed + runs_++ * 0x9E3779B97F4A7C15;
-    return improved(problem_, shares, start, how);
+    return improved(problem_, start.shares, start.scored.slots, how);
   }
 
   double slot_price() const { return options_.move_price * mean_load_ / static_cast<double>(problem_.num_slots); }

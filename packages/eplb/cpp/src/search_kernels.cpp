@@ -89,8 +89,9 @@ THALWEG_EACH_PROCESSOR float swap_change(const RankRows& i, const RankRows& j, c
   Lanes odd = {};
   const auto change_at = [&](std::size_t t) __attribute__((always_inline)) {
     const Lanes moved = (lanes(a + t) - lanes(b + t)) * lanes(inverse_peak + t);
-    const Lanes after = to_smooth_power<Lanes>(lanes(load_i + t) - moved) + to_smooth_power<Lanes>(lanes(load_j + t) + moved);
-    return Lanes(lanes(weight + t) * (after - (lanes(power_i + t) + lanes(power_j + t))));
+    const Lanes after_i = to_smooth_power<Lanes>(lanes(load_i + t) - moved);
+    const Lanes after_j = to_smooth_power<Lanes>(lanes(load_j + t) + moved);
+    return Lanes(lanes(weight + t) * ((after_i + after_j) - (lanes(power_i + t) + lanes(power_j + t))));
   };
   for (std::size_t t = 0; t < length; t += row_multiple) {
     even += change_at(t);
@@ -165,8 +166,9 @@ THALWEG_EACH_PROCESSOR void screen_swaps(const ScreenRows* views, std::size_t nu
       Lanes change = {};
       for (const ScreenRows* view = views; view < views + num_views; ++view) {
         const Lanes moved = view->given[j] - lanes(view->share + slot);
-        const Lanes after = to_smooth_power<Lanes>(view->load_i[j] - moved) + to_smooth_power<Lanes>(view->load_j[j] + moved);
-        change += view->weight[j] * (after - (view->power_i[j] + view->power_j[j]));
+        const Lanes after_i = to_smooth_power<Lanes>(view->load_i[j] - moved);
+        const Lanes after_j = to_smooth_power<Lanes>(view->load_j[j] + moved);
+        change += view->weight[j] * ((after_i + after_j) - (view->power_i[j] + view->power_j[j]));
       }
       lanes(score + slot) = change;
     }

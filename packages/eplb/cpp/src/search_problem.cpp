@@ -34,13 +34,15 @@ SearchProblem::SearchProblem(std::vector<float> given, std::size_t experts, std:
         counts[e * length + t] = by_step[t * experts + e];
 }
 
+void share_out(const SearchProblem& problem, std::size_t expert, std::int32_t copies, Shares& shares) {
+  const float* counts = problem.counts_of(expert);
+  std::transform(counts, counts + problem.length, shares.begin() + static_cast<std::ptrdiff_t>(expert * problem.length),
+                 [divisor = static_cast<float>(copies)](float tokens) { return tokens / divisor; });
+}
+
 Shares shares_of(const SearchProblem& problem, const Copies& copies) {
   Shares shares(problem.counts.size());
-  for (std::size_t e = 0; e < problem.num_experts; ++e) {
-    const auto divisor = static_cast<float>(copies[e]);
-    for (std::size_t at = e * problem.length; at < (e + 1) * problem.length; ++at)
-      shares[at] = problem.counts[at] / divisor;
-  }
+  for (std::size_t e = 0; e < problem.num_experts; ++e) share_out(problem, e, copies[e], shares);
   return shares;
 }
 

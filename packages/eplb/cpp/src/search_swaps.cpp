@@ -1,10 +1,10 @@
 #include "thalweg/eplb/search_swaps.hpp"
 
-#include <bit>
 #include <numeric>
 #include <optional>
 
 #include "thalweg/eplb/search_moves.hpp"
+#include "thalweg/eplb/search_random.hpp"
 #include "thalweg/eplb/search_screen.hpp"
 #include "thalweg/eplb/search_state.hpp"
 
@@ -19,29 +19,6 @@ constexpr int most_looks = 10;
 constexpr int renormalise_after = 256;
 // After so many swaps the screen looks at all ranks again: each swap changes what steps weigh for all of them.
 constexpr int follow_all_after = 64;
-
-// SplitMix64.
-class Generator {
- public:
-  explicit Generator(std::uint64_t seed) : state_(seed) {}
-  std::uint64_t next() {
-    std::uint64_t bits = state_ += 0x9E3779B97F4A7C15;
-    bits = (bits ^ (bits >> 30)) * 0xBF58476D1CE4E5B9;
-    bits = (bits ^ (bits >> 27)) * 0x94D049BB133111EB;
-    return bits ^ (bits >> 31);
-  }
-  std::size_t below(std::size_t limit) { return static_cast<std::size_t>(((next() >> 32) * limit) >> 32); }
-
- private:
-  std::uint64_t state_;
-};
-
-// -log2 of a uniform number, with straight lines between powers of two: the same everywhere, which a logarithm is not.
-float exponential(std::uint64_t bits) {
-  const int zeros = std::countl_zero(bits | 1);
-  const auto fraction = static_cast<float>(bits << zeros << 1 >> 40) * 0x1p-24F;
-  return static_cast<float>(zeros + 1) - fraction;
-}
 
 // Steps in a random order, all before any comes again.
 class StepOrder {
@@ -109,7 +86,7 @@ class Walk {
     float change = state_.change(swap);
     if (moves_) change += static_cast<float>(how_.slot_price) * static_cast<float>(with_moves(swap, &Moves::change));
     if (change < 0.0F || temperature_ == 0.0F) return change < 0.0F;
-    return change < temperature_ * exponential(generator_.next());
+    return change < temperature_ * generator_.exponential();
   }
 
   // Returns whether the loads have been summed up again.

@@ -6,8 +6,8 @@
 
 namespace thalweg::eplb {
 
-// Rows of floats are worked on in lanes of a fixed number, on every processor: a sum has the same order, and so the same
-// last bit, whether the machine adds four, eight or sixteen at a time.
+// Rows of floats are worked on in lanes of a fixed number, on every processor: a sum has the same order, and so the
+// same last bit, whether the machine adds four, eight or sixteen at a time.
 inline constexpr std::size_t lane_count = 8;
 using Lanes = float __attribute__((vector_size(4 * lane_count), aligned(4), may_alias));
 using IntLanes = std::int32_t __attribute__((vector_size(4 * lane_count), aligned(4), may_alias));

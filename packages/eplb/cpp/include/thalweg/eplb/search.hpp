@@ -15,8 +15,8 @@ struct SearchOptions {
   std::uint64_t seed = 0;
 };
 
-// The better of a fresh placement and, if there is one, the current placement improved; the current one itself unless that
-// lowers the sum over steps of the largest rank load by min_gain. The same on every processor.
+// The better of a fresh placement and, if there is one, the current placement improved; the current one itself unless
+// that lowers the sum over steps of the largest rank load by min_gain. The same on every processor.
 Slots search(const SearchProblem& problem, const std::optional<Slots>& current, const SearchOptions& options);
 
 }  // namespace thalweg::eplb

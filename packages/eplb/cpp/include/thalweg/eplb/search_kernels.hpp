@@ -20,8 +20,8 @@ void raise_row(float* to, const float* row, std::size_t length);
 // Sum over steps of what load + share is above the peak; of some steps only if those are `enough`.
 float rise_with(const float* peak, const float* load, const float* share, std::size_t length, float enough);
 
-// What a swap does to the objective: rank i gives share a to rank j for share b. The rows of a rank are its load in parts
-// of the step's peak, and the 32nd power of that; inverse_peak and weight belong to the steps.
+// What a swap does to the objective: rank i gives share a to rank j for share b. The rows of a rank are its load in
+// parts of the step's peak, and the 32nd power of that; inverse_peak and weight belong to the steps.
 struct RankRows {
   float* load;
   float* power;
@@ -32,8 +32,8 @@ struct StepRows {
 };
 float swap_change(const RankRows& i, const RankRows& j, const float* a, const float* b, const StepRows& steps,
                   std::size_t length);
-// Do that swap: the ranks' rows, the sums of powers of the steps and their weights = peak / (32 * sum). Returns the least
-// sum of powers of the first num_steps steps.
+// Do that swap: the ranks' rows, the sums of powers of the steps and their weights = peak / (32 * sum). Returns the
+// least sum of powers of the first num_steps steps.
 float apply_swap(const RankRows& i, const RankRows& j, const float* a, const float* b, const float* inverse_peak,
                  const float* peak, float* power_sum, float* weight, std::size_t length, std::size_t num_steps);
 
@@ -50,8 +50,9 @@ void scale_row(const float* row, const float* by, float scale, float* to, std::s
 std::size_t largest_place(const float* row, std::size_t length);
 std::size_t least_place(const float* row, std::size_t length);
 
-// What a slot of rank i meets in one step of each rank j: the tokens of j's copies [ranks, width], in parts of the step's
-// peak; of the copy given away, the load of i, the load of j, their 32nd powers, and the weight of the step [ranks].
+// What a slot of rank i meets in one step of each rank j: the tokens of j's copies [ranks, width], in parts of the
+// step's peak; of the copy given away, the load of i, the load of j, their 32nd powers, and the weight of the step
+// [ranks].
 struct ScreenRows {
   const float* share;
   const float* given;

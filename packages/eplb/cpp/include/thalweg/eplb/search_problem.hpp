@@ -20,7 +20,7 @@ struct SearchProblem {
   std::size_t num_ranks;
   std::size_t slots_per_rank;
   std::size_t length;              // of a row of steps, see row_multiple
-  std::size_t copies_on_rank;      // most copies of an expert that a rank holds: 1 unless ranks have more slots than that
+  std::size_t copies_on_rank;      // most copies of an expert on a rank: 1 unless it has more slots than experts
   std::vector<float> by_step;      // [num_steps, num_experts] tokens
   std::vector<float> counts;       // [num_experts, length] the same
   std::vector<double> step_total, expert_total;  // tokens, [num_steps] and [num_experts]
@@ -32,9 +32,17 @@ using Slots = std::vector<std::int32_t>;   // the expert in each slot; slot p is
 // Tokens of one copy of each expert: [num_experts, length].
 using Shares = std::vector<float>;
 Shares shares_of(const SearchProblem& problem, const Copies& copies);
+// Set the shares of one expert.
+void share_out(const SearchProblem& problem, std::size_t expert, std::int32_t copies, Shares& shares);
 
 // Sum over steps of the largest rank load, in tokens.
 double peak_sum(const SearchProblem& problem, const Shares& shares, const Slots& slots);
+
+// A placement and its sum over steps of the largest rank load.
+struct Scored {
+  Slots slots;
+  double peak_sum = 0.0;
+};
 
 // Copies of each expert in a placement.
 Copies count_copies(const SearchProblem& problem, std::span<const std::int32_t> slots);

@@ -13,8 +13,8 @@ namespace thalweg::eplb {
 //     sum over steps of peak / 32 * log(sum over ranks of (load / peak)^32)
 //
 // where peak is the largest rank load at the last renormalisation. It sees the ranks behind the most loaded one, and so
-// leaves a margin for what the counts do not show. `change` is the tangent of that at the present sums. The logarithm is
-// concave, so a swap improves at least as much as its tangent says.
+// leaves a margin for what the counts do not show. `change` is the tangent of that at the present sums. The logarithm
+// is concave, so a swap improves at least as much as its tangent says.
 class SearchState {
  public:
   SearchState(const SearchProblem& problem, const Shares& shares, Slots slots);

@@ -6,12 +6,6 @@
 
 namespace thalweg::eplb {
 
-// A placement and its sum over steps of the largest rank load.
-struct Scored {
-  Slots slots;
-  double peak_sum = 0.0;
-};
-
 // Swaps slots of a placement for so many proposals.
 struct SwapSearch {
   std::int64_t proposals = 0;
