@@ -14,7 +14,9 @@ from thalweg.engine import LLM, SamplingParams
 from thalweg.interfaces import StepKind, StepPlan
 
 ROOT = Path(__file__).parent.parent
-CASES = json.loads((Path(__file__).parent / "golden" / "greedy.json").read_text())
+RECORDED = json.loads((Path(__file__).parent / "golden" / "baselines.json").read_text(encoding="utf-8"))
+CASES = RECORDED["greedy"][:6]
+"""The prompts of the quickstart."""
 PARAMS = SamplingParams(temperature=0, max_tokens=48, ignore_eos=True)
 
 
@@ -35,8 +37,8 @@ def test_a_batch_of_all_prompts_gives_the_recorded_tokens(scheduling: dict[str, 
 
 
 def test_prompts_cut_into_chunks_give_the_recorded_tokens() -> None:
-    """Three of each, so that together they exceed the token budget and chunks end inside prompts."""
-    cases = CASES * 3
+    """Three of each in an order in which the token budget ends inside a prompt."""
+    cases = CASES[::-1] * 3
     options = {"max_model_len": 128, "max_num_seqs": len(cases), "chunked_prefill": True, "max_num_batched_tokens": 128}
     with LLM(**options) as llm:
         plan, cut = llm.engine.scheduler.finish_step, []

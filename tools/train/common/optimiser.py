@@ -1,7 +1,7 @@
 """Muon for matrices and AdamW for everything else, over single-precision masters of the model's working tensors.
 
 A model computes with working tensors (bfloat16 mostly, several checkpoint matrices joined in one). What is optimised
-are pieces of them. There is one master per checkpoint tensor, and a checkpoint tensor may be in several working tensors:
+are pieces of them. There is one master per checkpoint tensor, which may be in several working tensors:
 its gradient is the sum over all of them. Masters of one shape and rule are stacked, so that a step is a few batched
 products however many experts there are. A step reads nothing back and can be recorded in a CUDA graph.
 """
