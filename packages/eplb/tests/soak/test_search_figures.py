@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -58,6 +59,24 @@ def test_topics_from_the_current_plan(skew: float) -> None:
     after = plan(now, 448, 64, planner=SearchPlanner(min_gain=0.0), current=before)
     assert _part_moved(before, after) <= 0.45
     assert peak_load(now, after).sum() <= 1.01 * peak_load(now, plan(now, 448, 64)).sum()
+
+
+@pytest.mark.parametrize(("skew", "limit"), [(0.6, 1.083), (1.0, 1.192)])
+def test_topics_of_the_seed_that_others_were_measured_on(skew: float, limit: float) -> None:
+    assert measure("search", "topics", 2026, NUM_LAYERS, 64, skew, 1000).outside <= limit
+
+
+@pytest.mark.parametrize("starts", ["fresh", "current"])
+def test_seconds_of_one_core(starts: str) -> None:
+    """The least of five, since other work on the machine only ever adds."""
+    counts = history("topics", 2026, (2000, NUM_LAYERS, 384), 1296 * 64, 1.0)
+    current = plan(counts[:1000], 448, 64) if starts == "current" else None
+    seconds = []
+    for _ in range(5):
+        start = time.thread_time()
+        plan(counts[1000:], 448, 64, current=current)
+        seconds.append(time.thread_time() - start)
+    assert min(seconds) <= 0.7
 
 
 def _part_moved(before: Placement, after: Placement) -> float:
