@@ -29,7 +29,7 @@ ScreenRows SwapScreen::View::rows() const {
   return {share.data(), given.data(), load_i.data(), power_i.data(), load_j.data(), power_j.data(), weight.data()};
 }
 
-SwapScreen::SwapScreen(const SearchState& state)
+SwapScreen::SwapScreen(SearchState& state)
     : state_(state),
       problem_(state.problem()),
       steps_of_rank_(std::min(most_steps, problem_.num_steps)),

@@ -67,7 +67,7 @@ double SearchState::renormalise() {
   return sum;
 }
 
-void SearchState::find_worst_steps(std::size_t rank, std::size_t* steps, std::size_t count) const {
+void SearchState::find_worst_steps(std::size_t rank, std::size_t* steps, std::size_t count) {
   multiply_rows(powers_.data() + rank * problem_.length, weight_.data(), terms_.data(), problem_.length);
   for (std::size_t at = 0; at < count; ++at) {
     steps[at] = largest_place(terms_.data(), problem_.length);

@@ -13,7 +13,7 @@ namespace thalweg::eplb {
 // that decide most, which are the ones in which the two ranks weigh most in the objective.
 class SwapScreen {
  public:
-  explicit SwapScreen(const SearchState& state);
+  explicit SwapScreen(SearchState& state);
 
   // Turn to a step and to the most loaded rank in it, whose slots the swaps give away. Returns that rank.
   std::size_t open(std::size_t step);
@@ -31,9 +31,9 @@ class SwapScreen {
     View(const SearchProblem& problem, std::size_t width);
     ScreenRows rows() const;
 
-    std::vector<std::size_t> step;              // [num_ranks]
-    std::vector<float> share;                   // [num_ranks, width] of the copies on j, in parts of the step's peak
-    std::vector<float> given;                   // [num_ranks] of the copy that rank i gives away
+    std::vector<std::size_t> step;  // [num_ranks]
+    std::vector<float> share;       // [num_ranks, width] of the copies on j, in parts of the step's peak
+    std::vector<float> given;       // [num_ranks] of the copy that rank i gives away
     std::vector<float> load_i, power_i, load_j, power_j, weight;  // [num_ranks]
   };
 
@@ -45,7 +45,7 @@ class SwapScreen {
   void look_from_rank();
   std::size_t place_of(std::size_t slot) const;
 
-  const SearchState& state_;
+  SearchState& state_;
   const SearchProblem& problem_;
   std::size_t steps_of_rank_;  // how many of a rank's steps are looked at
   std::size_t width_;          // slots of a rank in the views, padded to whole lanes

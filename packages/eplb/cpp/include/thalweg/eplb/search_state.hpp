@@ -32,7 +32,7 @@ class SearchState {
   // Loads from the slots, peaks from the loads: takes away what rounding has gathered. Returns the sum of the peaks.
   double renormalise();
   // The steps in which a rank weighs most in the objective, that first.
-  void find_worst_steps(std::size_t rank, std::size_t* steps, std::size_t count) const;
+  void find_worst_steps(std::size_t rank, std::size_t* steps, std::size_t count);
 
   // Whether a step's sum fell so far below that of its peak that it has lost its digits.
   bool must_renormalise() const { return least_power_sum_ < 0.2F; }
@@ -61,11 +61,11 @@ class SearchState {
   const SearchProblem& problem_;
   Slots slots_;
   const Shares& shares_;
-  std::vector<float> loads_;   // [num_ranks, length]
-  std::vector<float> powers_;  // [num_ranks, length]
-  std::vector<std::int32_t> held_;         // [num_ranks, num_experts] copies
+  std::vector<float> loads_;        // [num_ranks, length]
+  std::vector<float> powers_;       // [num_ranks, length]
+  std::vector<std::int32_t> held_;  // [num_ranks, num_experts] copies
   std::vector<float> peak_, inverse_peak_, power_sum_, weight_;  // [length]
-  mutable std::vector<float> terms_;        // [length] scratch of find_worst_steps
+  std::vector<float> terms_;        // [length] scratch of find_worst_steps
   float least_power_sum_ = 1.0F;
 };
 
