@@ -12,8 +12,10 @@ inline constexpr std::size_t lane_count = 8;
 using Lanes = float __attribute__((vector_size(4 * lane_count), aligned(4), may_alias));
 using IntLanes = std::int32_t __attribute__((vector_size(4 * lane_count), aligned(4), may_alias));
 
-// Compile a function for the vector units of newer x86 processors too; which one runs is decided when it is loaded.
-#if defined(__x86_64__) && defined(__gnu_linux__) && defined(__GNUC__) && !defined(__clang__)
+// Compile a function for the vector units of newer x86 processors too; which one runs is decided when it is loaded,
+// before the thread sanitizer is ready to watch a decision.
+#if defined(__x86_64__) && defined(__gnu_linux__) && defined(__GNUC__) && !defined(__clang__) && \
+    !defined(__SANITIZE_THREAD__)
 #define THALWEG_EACH_PROCESSOR __attribute__((target_clones("avx2", "default")))
 #else
 #define THALWEG_EACH_PROCESSOR
