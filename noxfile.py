@@ -354,31 +354,36 @@ def register_rebuild(folder: str) -> None:
             session.run("cmake", "--build", str(tree), "--target", "install", external=True)
 
 
+def register_sanitizers(folder: str) -> None:
+    """The session `sanitize-<folder>`, with the sanitizers of memory and of threads."""
+
+    @nox.session(name=f"sanitize-{folder}", default=False)
+    @nox.parametrize("sanitizers", ["address,undefined", "thread"], ids=["memory", "thread"])
+    def sanitize(session: nox.Session, sanitizers: str) -> None:
+        """C++ unit tests under AddressSanitizer and UBSan, and under ThreadSanitizer."""
+        session.install("cmake>=3.24", "ninja", "pybind11>=3.0,<4")
+        config = session.run("python", "-m", "pybind11", "--cmakedir", silent=True)
+        options = {
+            "pybind11_DIR": str(config).strip(),
+            "SKBUILD_PROJECT_NAME": f"thalweg_{folder}",
+            "SKBUILD_PROJECT_VERSION": "0.0.0",
+            "SKBUILD_PROJECT_VERSION_FULL": "0.0.0",
+            "CMAKE_BUILD_TYPE": "Debug",
+            "CMAKE_CXX_FLAGS_DEBUG": "-O1",  # a report needs lines, and compiling takes longer than the tests
+            "THALWEG_BUILD_TESTS": "ON",
+            "THALWEG_WERROR": "ON",
+            "THALWEG_SANITIZE": sanitizers,
+        }
+        tree = session.create_tmp()
+        flags = [f"-D{name}={value}" for name, value in options.items()]
+        session.run("cmake", "-S", f"packages/{folder}", "-B", tree, "-G", "Ninja", *flags)
+        session.run("cmake", "--build", tree, "--target", "cpp_tests")
+        session.run("ctest", "--test-dir", tree, "--output-on-failure")
+
+
 for native in NATIVE:
     register_rebuild(native)
-
-
-@nox.session(name="sanitize-scheduler", default=False)
-@nox.parametrize("sanitizers", ["address,undefined", "thread"], ids=["memory", "thread"])
-def sanitize_scheduler(session: nox.Session, sanitizers: str) -> None:
-    """C++ unit tests under AddressSanitizer and UBSan, and under ThreadSanitizer."""
-    session.install("cmake>=3.24", "ninja", "pybind11>=3.0,<4")
-    folder = session.create_tmp()
-    config = session.run("python", "-m", "pybind11", "--cmakedir", silent=True)
-    options = {
-        "pybind11_DIR": str(config).strip(),
-        "SKBUILD_PROJECT_NAME": "thalweg_scheduler",
-        "SKBUILD_PROJECT_VERSION": "0.0.0",
-        "SKBUILD_PROJECT_VERSION_FULL": "0.0.0",
-        "CMAKE_BUILD_TYPE": "RelWithDebInfo",
-        "THALWEG_BUILD_TESTS": "ON",
-        "THALWEG_WERROR": "ON",
-        "THALWEG_SANITIZE": sanitizers,
-    }
-    flags = [f"-D{name}={value}" for name, value in options.items()]
-    session.run("cmake", "-S", "packages/scheduler", "-B", folder, "-G", "Ninja", *flags)
-    session.run("cmake", "--build", folder, "--target", "cpp_tests")
-    session.run("ctest", "--test-dir", folder, "--output-on-failure")
+    register_sanitizers(native)
 
 
 @nox.session(venv_backend="none", default=False)
