@@ -8,6 +8,7 @@ suffice.
 from __future__ import annotations
 
 import hashlib
+import os
 import shutil
 from pathlib import Path
 
@@ -15,6 +16,7 @@ import nox
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # compiling torch again in each process takes it four seconds
 nox.options.default_venv_backend = "virtualenv"
 nox.options.reuse_venv = "yes"
 nox.options.sessions = ["lint", "typecheck", "tests"]
