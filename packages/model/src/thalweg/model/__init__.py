@@ -15,10 +15,11 @@ if TYPE_CHECKING:
     from thalweg.model.inspect import CheckpointReport, inspect_checkpoint
     from thalweg.model.loader import Checkpoint
     from thalweg.model.memory import AttentionMemory, SequenceMemory
-    from thalweg.model.metadata import DecodeMetadata, ForwardBatch, PrefillMetadata
+    from thalweg.model.metadata import ConsumerMetadata, DecodeMetadata, ForwardBatch, PrefillMetadata
     from thalweg.model.names import TensorSpec, tensor_specs
     from thalweg.model.native import NativeDraftNetwork, NativeModel
     from thalweg.model.numerics import Arithmetic, Mode, Numerics
+    from thalweg.model.replay import ConsumerPass
     from thalweg.model.target_features import TargetFeatures
     from thalweg.model.tiny import small_config, write_random_checkpoint
     from thalweg.model.topology import LayerTopology, Topology
@@ -30,6 +31,8 @@ _MODULE_OF = {
     "CachedDrafter": "drafter",
     "Checkpoint": "loader",
     "CheckpointReport": "inspect",
+    "ConsumerMetadata": "metadata",
+    "ConsumerPass": "replay",
     "DecodeMetadata": "metadata",
     "DraftNetwork": "drafter",
     "EngramLayout": "engram_layout",
@@ -64,6 +67,8 @@ __all__ = [
     "CachedDrafter",
     "Checkpoint",
     "CheckpointReport",
+    "ConsumerMetadata",
+    "ConsumerPass",
     "DecodeMetadata",
     "DraftNetwork",
     "EngramLayout",

@@ -58,6 +58,7 @@ def build_layer(
         _experts(config, index, f"{prefix}ffn.", weights, numerics, experts),
         norm_eps=config.rms_norm_eps,
         numerics=numerics,
+        starts_consumers=index == config.topology.num_producer_layers < config.num_hidden_layers,
     )
 
 

@@ -17,10 +17,11 @@ from thalweg.model.forward_state import ForwardState
 from thalweg.model.hyper_connections import start_trunk
 from thalweg.model.loader import Checkpoint
 from thalweg.model.memory import AttentionMemory, SequenceMemory
-from thalweg.model.metadata import DecodeMetadata, ForwardBatch, PrefillMetadata
+from thalweg.model.metadata import ConsumerMetadata, DecodeMetadata, ForwardBatch, PrefillMetadata
 from thalweg.model.moe import MixtureOfExperts
 from thalweg.model.numerics import Numerics
 from thalweg.model.paged import paged_memory
+from thalweg.model.replay import ConsumerPass, consumer_pass
 from thalweg.model.rope import RotaryTables
 from thalweg.model.target_features import TargetFeatures
 from thalweg.model.trace import Trace
@@ -95,15 +96,17 @@ class Model:
         memory: AttentionMemory,
         trace: Trace | None = None,
         features: TargetFeatures | None = None,
+        consumers: ConsumerPass | None = None,
     ) -> torch.Tensor:
         """Final normed rows [T, h] in the carrier dtype.
 
-        features: collects what a drafter reads of the rows.
+        features: collects what a drafter reads of the rows. consumers: from `consumer_pass`, under bounded replay; then
+        rows and features are those that it keeps.
         Raises RequestError for rows the model cannot take: token ids outside the vocabulary, or an image mask without
         fitting embeddings; ConfigError for tensors of a wrong dtype or shape.
         """
         self._check(batch)
-        return self.forward_rows(self._embedding(batch), batch, memory, trace, features)
+        return self.forward_rows(self._embedding(batch), batch, memory, trace, features, consumers)
 
     def token_rows(self, token_ids: torch.Tensor) -> torch.Tensor:
         """Embedded rows [n, h] of ids int [n] that are known to be in the vocabulary: nothing is read back."""
@@ -116,9 +119,10 @@ class Model:
         memory: AttentionMemory,
         trace: Trace | None = None,
         features: TargetFeatures | None = None,
+        consumers: ConsumerPass | None = None,
     ) -> torch.Tensor:
         """As `forward`, without its checks, from rows [T, h] that are embedded already."""
-        state = ForwardState(batch, memory, self._tables, trace, features)
+        state = ForwardState(batch, memory, self._tables, trace, features, consumers)
         trunk, read = start_trunk(rows, self.config.hc_mult)
         for layer in self._layers:
             trunk, read = layer(trunk, read, state)
@@ -136,6 +140,15 @@ class Model:
     ) -> AttentionMemory:
         """The attention memory of one step over cache pools; positions: int64 [T] of the step's rows."""
         return paged_memory(self.config, self.numerics, views, metadata, positions)
+
+    def consumer_pass(
+        self, views: CacheViews, metadata: PrefillMetadata, consumers: ConsumerMetadata, batch: ForwardBatch
+    ) -> ConsumerPass:
+        """What the consumer layers of a prefill step run over; metadata and batch are the whole step's.
+
+        Raises ConfigError for a config that bounded replay cannot serve.
+        """
+        return consumer_pass(self.config, self.numerics, views, metadata, consumers, batch)
 
     def forward_sequences(
         self,

@@ -28,8 +28,11 @@ class Layer:
         *,
         norm_eps: float,
         numerics: Numerics,
+        starts_consumers: bool = False,
     ) -> None:
+        """starts_consumers: whether it is the first layer that bounded replay runs over fewer rows."""
         self.index = index
+        self._starts_consumers = starts_consumers
         self._engram = engram
         self._attention_connection = attention_connection
         self._attention_norm = attention_norm
@@ -50,8 +53,10 @@ class Layer:
             state.features.take(self.index, trunk, self._numerics)
 
         hidden = self._normed(collapse(trunk, read, self._numerics), self._attention_norm)
-        mix = self._attention_connection.mix(trunk)
         self._attention.write_streams(hidden, state)
+        if self._starts_consumers:
+            trunk, hidden = state.enter_consumers(trunk, hidden)
+        mix = self._attention_connection.mix(trunk)
         attended = self._attention(hidden, state)
         trunk, read = self._attention_connection.expand(trunk, attended, mix), mix.next_read
 

@@ -61,6 +61,29 @@ class PrefillMetadata:
 
 
 @dataclass(frozen=True, slots=True)
+class ConsumerMetadata:
+    """Rows of a prefill step that the consumer layers run over under bounded replay, bounded_replay.md 4.
+
+    Q rows, at least one of each sequence. What is not here is as in the step's PrefillMetadata.
+    """
+
+    query_rows: torch.Tensor | None
+    """[Q] which of the T rows; None = all of them (mode `mask`)."""
+    query_offsets: torch.Tensor
+    """[N+1] boundaries of each sequence's rows."""
+    positions: torch.Tensor
+    """int64 [Q]"""
+    window_store_slots: torch.Tensor
+    """[Q] flat ring slot, -1 = do not store: rows before the kept range, in mode `compact`."""
+    window_pivots: torch.Tensor
+    """[Q, 4] as PrefillMetadata's, over the window keys of these rows; nothing before the kept range is visible."""
+    entry_begin: dict[int, torch.Tensor]
+    """[Q]"""
+    entry_end: dict[int, torch.Tensor]
+    """[Q]"""
+
+
+@dataclass(frozen=True, slots=True)
 class DecodeMetadata:
     """Where the rows of a decode step read and write the cache; one entry per query token."""
 

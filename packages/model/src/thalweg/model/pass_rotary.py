@@ -32,6 +32,10 @@ class PassRotary(Generic[Rows]):
     def __init__(self, tables: Tables[Rows], positions: torch.Tensor, memory: EntryPositions) -> None:
         """positions: of the batch's own rows."""
         self._tables = tables
+        self.begin_rotary(positions, memory)
+
+    def begin_rotary(self, positions: torch.Tensor, memory: EntryPositions) -> None:
+        """Go on with other rows."""
         self._positions = positions
         self._memory = memory
         self._row_rotary: dict[bool, Rows] = {}

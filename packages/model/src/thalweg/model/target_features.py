@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -27,6 +27,10 @@ class TargetFeatures:
     def put(self, layer: int, rows: torch.Tensor) -> None:
         """Keep the feature rows [T, h] of one of `layer_ids`."""
         self._rows[layer] = rows
+
+    def keep(self, kept: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        """From now on have only some of the rows."""
+        self._rows = {layer: kept(rows) for layer, rows in self._rows.items()}
 
     def joined(self) -> torch.Tensor:
         """[T, L * h] in the carrier dtype, layers in the order of `layer_ids`.

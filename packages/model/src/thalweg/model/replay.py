@@ -1,0 +1,84 @@
+"""Bounded replay of the consumer layers: in a prefill they run over the last rows of each prompt only.
+
+Layers before the first consumer complete everything that is kept of a token but window keys: the first consumer's
+stream is a projection of the rows that enter its attention. So the rest may run for as many tokens as windows and
+rollbacks can reach, with windows that begin where the kept range does. An approximation; bounded_replay.md 3 and 4.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+
+from thalweg.interfaces import CacheViews, ConfigError
+from thalweg.model.config import ModelConfig
+from thalweg.model.memory import AttentionMemory
+from thalweg.model.metadata import ConsumerMetadata, ForwardBatch, PrefillMetadata
+from thalweg.model.numerics import Numerics
+from thalweg.model.paged import PagedPrefillMemory
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerPass:
+    """What the consumer layers of a pass run over; Q rows."""
+
+    rows: torch.Tensor | None
+    """int64 [Q] which rows of the pass they are, in order; None = all."""
+    batch: ForwardBatch
+    memory: AttentionMemory
+
+    def kept(self, rows: torch.Tensor) -> torch.Tensor:
+        """Those [Q, ...] of the pass's rows [T, ...]."""
+        return rows if self.rows is None else rows[self.rows]
+
+
+def consumer_pass(
+    config: ModelConfig,
+    numerics: Numerics,
+    views: CacheViews,
+    metadata: PrefillMetadata,
+    consumers: ConsumerMetadata,
+    batch: ForwardBatch,
+) -> ConsumerPass:
+    """What the consumer layers of a prefill step run over; metadata and batch are the whole step's.
+
+    Raises ConfigError for a config that bounded replay cannot serve.
+    """
+    check_replay(config)
+    of_rows = replace(
+        metadata,
+        query_offsets=consumers.query_offsets,
+        window_store_slots=consumers.window_store_slots,
+        window_pivots=consumers.window_pivots,
+        entry_begin=consumers.entry_begin,
+        entry_end=consumers.entry_end,
+    )
+    memory = PagedPrefillMemory(config, numerics, views, of_rows, consumers.positions)
+    if consumers.query_rows is None:
+        return ConsumerPass(None, batch, memory)
+    rows = consumers.query_rows.long()
+    kept = ForwardBatch(
+        batch.token_ids[rows],
+        consumers.positions,
+        batch.ngram_ids[rows],
+        image_mask=None if batch.image_mask is None else batch.image_mask[rows],
+        valid_mask=None if batch.valid_mask is None else batch.valid_mask[rows],
+    )
+    return ConsumerPass(rows, kept, memory)
+
+
+def check_replay(config: ModelConfig) -> None:
+    """Raise ConfigError, naming the field, where consumer layers cannot run over fewer rows than the others."""
+    first, count = config.topology.num_producer_layers, config.num_hidden_layers
+    if not 0 < first < count:
+        raise ConfigError(
+            f"compress_ratios is {list(config.compress_ratios[:count])}; bounded replay needs layers of ratio 1 "
+            "behind others"
+        )
+    late = [layer for layer in config.engram_layer_ids if layer >= first]
+    if late:
+        raise ConfigError(f"engram_layer_ids has {late}; bounded replay needs all of them below {first}")
+    targets = config.dspark_target_layer_ids if config.num_draft_layers else ()
+    if targets and len({layer < first for layer in targets}) > 1:
+        raise ConfigError(f"dspark_target_layer_ids is {list(targets)}; bounded replay needs all below {first} or none")
