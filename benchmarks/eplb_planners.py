@@ -57,7 +57,7 @@ def make_row(planner: str, kind: str, num_ranks: int, skew: float, ours: list[Sc
         "in sample": f"{statistics.mean(score.inside for score in ours):.4f}",
         "out of sample": f"{statistics.mean(score.outside for score in ours):.4f}",
         "ratio": f"{statistics.mean(a.outside / b.outside for a, b in zip(ours, theirs, strict=True)):.4f}",
-        "limit": limit if planner == "search" else "",
+        "limit": str(limit) if planner == "search" else "",
         "seconds": statistics.median(score.seconds for score in ours),
         "memory MB": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
     }
