@@ -27,7 +27,8 @@ def prefill(cache: PagedCache, chunks: Chunks, replay: Replay) -> torch.Tensor:
     kept = [kept_rows(running, count, replay) for running, count in chunks]
     consumers = consumer_metadata(cache, chunks, kept, metadata, replay)
     memory = cache.model.paged_memory(cache.views, metadata, batch.positions)
-    features = TargetFeatures(cache.model.config.dspark_target_layer_ids)
+    config = cache.model.config
+    features = TargetFeatures(config.dspark_target_layer_ids if config.num_draft_layers else ())
     inner = cache.model.consumer_pass(cache.views, metadata, consumers, batch)
     logits = cache.model.logits(cache.model.forward(batch, memory, None, features, inner))
     row = 0
@@ -37,7 +38,7 @@ def prefill(cache: PagedCache, chunks: Chunks, replay: Replay) -> torch.Tensor:
             row += 1
         running.done += count
     assert row == len(logits)
-    return features.joined()
+    return features.joined() if features.layer_ids else torch.empty(0)
 
 
 def kept_rows(running: Running, count: int, replay: Replay) -> range:

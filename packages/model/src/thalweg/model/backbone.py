@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -96,7 +97,7 @@ class Model:
         memory: AttentionMemory,
         trace: Trace | None = None,
         features: TargetFeatures | None = None,
-        consumers: ConsumerPass | None = None,
+        consumers: ConsumerPass[AttentionMemory] | None = None,
     ) -> torch.Tensor:
         """Final normed rows [T, h] in the carrier dtype.
 
@@ -119,7 +120,7 @@ class Model:
         memory: AttentionMemory,
         trace: Trace | None = None,
         features: TargetFeatures | None = None,
-        consumers: ConsumerPass | None = None,
+        consumers: ConsumerPass[AttentionMemory] | None = None,
     ) -> torch.Tensor:
         """As `forward`, without its checks, from rows [T, h] that are embedded already."""
         state = ForwardState(batch, memory, self._tables, trace, features, consumers)
@@ -143,12 +144,12 @@ class Model:
 
     def consumer_pass(
         self, views: CacheViews, metadata: PrefillMetadata, consumers: ConsumerMetadata, batch: ForwardBatch
-    ) -> ConsumerPass:
+    ) -> ConsumerPass[AttentionMemory]:
         """What the consumer layers of a prefill step run over; metadata and batch are the whole step's.
 
         Raises ConfigError for a config that bounded replay cannot serve.
         """
-        return consumer_pass(self.config, self.numerics, views, metadata, consumers, batch)
+        return consumer_pass(self.config, metadata, consumers, batch, partial(self.paged_memory, views))
 
     def forward_sequences(
         self,

@@ -55,7 +55,7 @@ class Layer:
         hidden = self._normed(collapse(trunk, read, self._numerics), self._attention_norm)
         self._attention.write_streams(hidden, state)
         if self._starts_consumers:
-            trunk, hidden = state.enter_consumers(trunk, hidden)
+            trunk, hidden = state.enter_consumers(trunk, hidden) or (trunk, hidden)
         mix = self._attention_connection.mix(trunk)
         attended = self._attention(hidden, state)
         trunk, read = self._attention_connection.expand(trunk, attended, mix), mix.next_read

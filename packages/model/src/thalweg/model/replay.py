@@ -7,26 +7,27 @@ rollbacks can reach, with windows that begin where the kept range does. An appro
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Generic, TypeVar
 
 import torch
 
-from thalweg.interfaces import CacheViews, ConfigError
+from thalweg.interfaces import ConfigError
 from thalweg.model.config import ModelConfig
-from thalweg.model.memory import AttentionMemory
 from thalweg.model.metadata import ConsumerMetadata, ForwardBatch, PrefillMetadata
-from thalweg.model.numerics import Numerics
-from thalweg.model.paged import PagedPrefillMemory
+
+Memory = TypeVar("Memory")
 
 
 @dataclass(frozen=True, slots=True)
-class ConsumerPass:
+class ConsumerPass(Generic[Memory]):
     """What the consumer layers of a pass run over; Q rows."""
 
     rows: torch.Tensor | None
     """int64 [Q] which rows of the pass they are, in order; None = all."""
     batch: ForwardBatch
-    memory: AttentionMemory
+    memory: Memory
 
     def kept(self, rows: torch.Tensor) -> torch.Tensor:
         """Those [Q, ...] of the pass's rows [T, ...]."""
@@ -35,15 +36,15 @@ class ConsumerPass:
 
 def consumer_pass(
     config: ModelConfig,
-    numerics: Numerics,
-    views: CacheViews,
     metadata: PrefillMetadata,
     consumers: ConsumerMetadata,
     batch: ForwardBatch,
-) -> ConsumerPass:
+    make_memory: Callable[[PrefillMetadata, torch.Tensor], Memory],
+) -> ConsumerPass[Memory]:
     """What the consumer layers of a prefill step run over; metadata and batch are the whole step's.
 
-    Raises ConfigError for a config that bounded replay cannot serve.
+    make_memory: the memory of a step with this metadata and positions int64 [Q]. Raises ConfigError for a config that
+    bounded replay cannot serve.
     """
     check_replay(config)
     of_rows = replace(
@@ -54,7 +55,7 @@ def consumer_pass(
         entry_begin=consumers.entry_begin,
         entry_end=consumers.entry_end,
     )
-    memory = PagedPrefillMemory(config, numerics, views, of_rows, consumers.positions)
+    memory = make_memory(of_rows, consumers.positions)
     if consumers.query_rows is None:
         return ConsumerPass(None, batch, memory)
     rows = consumers.query_rows.long()

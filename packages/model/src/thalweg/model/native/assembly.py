@@ -58,6 +58,7 @@ def _layer(
         _experts(config, index, f"{prefix}ffn.", weights),
         next_norm,
         norm_eps=config.rms_norm_eps,
+        starts_consumers=index == config.topology.num_producer_layers < config.num_hidden_layers,
     )
 
 

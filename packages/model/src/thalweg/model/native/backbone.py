@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -11,7 +12,7 @@ from thalweg.kernels import BoundOps, bind
 from thalweg.model.config import ModelConfig
 from thalweg.model.engram_vocabulary import EngramVocabulary
 from thalweg.model.loader import Checkpoint
-from thalweg.model.metadata import DecodeMetadata, ForwardBatch, PrefillMetadata
+from thalweg.model.metadata import ConsumerMetadata, DecodeMetadata, ForwardBatch, PrefillMetadata
 from thalweg.model.native.assembly import build_layers
 from thalweg.model.native.heads import Embedding, Head
 from thalweg.model.native.layer import run_layers
@@ -23,6 +24,7 @@ from thalweg.model.native.state import NativeState
 from thalweg.model.native.weights import DeviceWeights
 from thalweg.model.numerics import Numerics
 from thalweg.model.paged import window_format
+from thalweg.model.replay import ConsumerPass, consumer_pass
 from thalweg.model.target_features import TargetFeatures
 from thalweg.model.trace import Trace
 from thalweg.model.weights import TensorSource
@@ -102,12 +104,15 @@ class NativeModel:
         memory: NativeMemory,
         trace: Trace | None = None,
         features: TargetFeatures | None = None,
+        consumers: ConsumerPass[NativeMemory] | None = None,
     ) -> torch.Tensor:
         """Final normed rows bfloat16 [T, h]. features: collects what a drafter reads of the rows.
 
+        consumers: from `consumer_pass`, under bounded replay; then rows and features are those that it keeps.
+
         Raises ConfigError for an image mask without embeddings.
         """
-        state = NativeState(self.ops, batch, memory, self.tables, trace, features)
+        state = NativeState(self.ops, batch, memory, self.tables, trace, features, consumers)
         residual = run_layers(self._layers, self.embedding(batch), self.config, state)
         state.record("final_hidden", -1, residual.rows.rows)
         return residual.rows.rows
@@ -127,3 +132,12 @@ class NativeModel:
         if isinstance(metadata, PrefillMetadata):
             return PagedPrefillMemory(self.config, self.ops, views, metadata, positions)
         return PagedDecodeMemory(self.config, self.ops, views, metadata)
+
+    def consumer_pass(
+        self, views: CacheViews, metadata: PrefillMetadata, consumers: ConsumerMetadata, batch: ForwardBatch
+    ) -> ConsumerPass[NativeMemory]:
+        """What the consumer layers of a prefill step run over; metadata and batch are the whole step's.
+
+        Raises ConfigError for a config that bounded replay cannot serve.
+        """
+        return consumer_pass(self.config, metadata, consumers, batch, partial(self.paged_memory, views))

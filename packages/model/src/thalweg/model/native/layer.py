@@ -53,8 +53,13 @@ class Layer:
         next_norm: torch.Tensor,
         *,
         norm_eps: float,
+        starts_consumers: bool = False,
     ) -> None:
-        """next_norm: [h], of the sub-layer (or head) that follows."""
+        """next_norm: [h], of the sub-layer (or head) that follows.
+
+        starts_consumers: whether it is the first layer that bounded replay runs over fewer rows.
+        """
+        self._starts_consumers = starts_consumers
         self.index = index
         self._engram = engram
         self._attention_connection = attention_connection
@@ -72,8 +77,10 @@ class Layer:
             residual = self._with_engram(self._engram, residual, state)
         if state.features is not None and self.index in state.features.layer_ids:
             state.features.put(self.index, state.ops.target_feature(residual.trunk))
-        mix = self._attention_connection.mix(residual.trunk, state)
         self._attention.write_streams(residual.rows, state)
+        if self._starts_consumers:
+            residual = self._of_consumers(residual, state)
+        mix = self._attention_connection.mix(residual.trunk, state)
         attended = self._attention(residual.rows, state)
         residual = self._advance(residual.trunk, attended, mix, self._experts_norm, state)
 
@@ -94,6 +101,13 @@ class Layer:
         trunk = engram(residual.trunk, state)
         rows = state.ops.hc_read(trunk, residual.read, self.attention_norm, self._norm_eps)
         return Residual(trunk, residual.read, rows)
+
+    def _of_consumers(self, residual: Residual, state: NativeState) -> Residual:
+        """The rows that go on, read anew."""
+        kept = state.enter_consumers(residual.trunk, residual.read)
+        if kept is None:
+            return residual
+        return Residual(*kept, state.ops.hc_read(*kept, self.attention_norm, self._norm_eps))
 
     def _advance(
         self, trunk: torch.Tensor, output: torch.Tensor, mix: HcMix, norm: torch.Tensor, state: NativeState

@@ -1,4 +1,4 @@
-"""What the layers of one forward pass hand to each other besides the trunk."""
+"""The state of a pass of the native model, and the residual that its layers hand on."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from thalweg.kernels import BoundOps, ReadRows
 from thalweg.model.metadata import ForwardBatch
 from thalweg.model.native.memory import NativeMemory
 from thalweg.model.native.rope import DeviceRotaryTables, RotaryRows
-from thalweg.model.pass_rotary import PassRotary
+from thalweg.model.pass_state import PassState
+from thalweg.model.replay import ConsumerPass
 from thalweg.model.target_features import TargetFeatures
 from thalweg.model.trace import Trace
 
@@ -26,19 +27,10 @@ class Residual(NamedTuple):
     """The trunk read with these weights and normed by the next sub-layer's norm."""
 
 
-class NativeState(PassRotary[RotaryRows]):
-    """Shared within one forward pass and dropped after it."""
+class NativeState(PassState[RotaryRows, NativeMemory]):
+    """What the layers of one forward pass hand to each other, and the ops that they run."""
 
-    __slots__ = (
-        "batch",
-        "blocks",
-        "features",
-        "latents",
-        "memory",
-        "ops",
-        "selection",
-        "trace",
-    )
+    __slots__ = ("ops",)
 
     def __init__(
         self,
@@ -48,19 +40,10 @@ class NativeState(PassRotary[RotaryRows]):
         tables: DeviceRotaryTables,
         trace: Trace | None = None,
         features: TargetFeatures | None = None,
+        consumers: ConsumerPass[NativeMemory] | None = None,
     ) -> None:
-        super().__init__(tables, batch.positions, memory)
+        super().__init__(batch, memory, tables, trace, features, consumers)
         self.ops = ops
-        self.batch = batch
-        self.memory = memory
-        self.trace = trace
-        self.features = features
-        self.selection: torch.Tensor | None = None
-        """int32 [T, index_topk] entries chosen by the last indexer, ascending, -1 fill."""
-        self.blocks: torch.Tensor | None = None
-        """int32 [T, topk blocks] candidate blocks published by the candidate source."""
-        self.latents: torch.Tensor | None = None
-        """bfloat16 [E, D] normed, unrotated latents of the entries that the last KV source produced in this pass."""
 
     def record(self, name: str, layer: int, value: torch.Tensor) -> None:
         """Show a value to the trace, where there is one."""
