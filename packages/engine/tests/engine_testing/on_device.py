@@ -32,7 +32,7 @@ def prompts(count: int, vocab_size: int, *, seed: int = 0, longest: int = 60) ->
 
 
 def write_drafting_checkpoint(path: Path, **changes: Any) -> None:
-    """Random weights with the widths of the embedded checkpoint, and a drafter of one layer and five tokens.
+    """Random weights with the widths of the embedded checkpoint and of its drafter.
 
     changes: of the config.
     """
@@ -41,7 +41,7 @@ def write_drafting_checkpoint(path: Path, **changes: Any) -> None:
     text = json.loads((checkpoint_path() / "config.json").read_text())["text_config"]
     for name in ("engram_num_embeddings", "engram_compressed_vocab_size"):
         del text[name]
-    write_random_checkpoint(path, small_config(**text | {"num_nextn_predict_layers": 1} | changes), seed=4)
+    write_random_checkpoint(path, small_config(**text | changes), seed=4)
 
 
 class TextDrafter:
