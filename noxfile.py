@@ -34,7 +34,7 @@ HOST_HAS = {"torch": "2.11.0+host", "triton": "3.6.0+host"}
 HOST_PLATFORMS = [f"manylinux_2_{minor}_x86_64" for minor in (34, 31, 28, 27, 26, 24, 17, 12, 5)]
 HOST_PLATFORMS += ["manylinux2014_x86_64", "manylinux2010_x86_64", "manylinux1_x86_64"]
 WRITE_STAND_IN = "import pathlib, sys, wheelhouse; wheelhouse.write_stand_in(pathlib.Path(sys.argv[1]), *sys.argv[2:])"
-GPU_TESTS = ("kernels", "model", "engine")
+GPU_TESTS = ("kernels", "model", "engine", "eplb")
 """Components with tests that need a GPU."""
 SUITES_ON_A_GPU = ("async_equals_sync", "structured_runs", "structured_schedules", "drafts_greedy")
 """Integration tests that run on the backend which THALWEG_TEST_BACKEND names."""
