@@ -1,4 +1,7 @@
-"""In exact quant mode a request computes the same bits however it is batched, chunked, placed or interrupted."""
+"""In exact quant mode a request computes the same bits however it is batched, chunked, placed or interrupted.
+
+Without drafts: what those keep the same is in `test_determinism_logits.py` and `test_rollback_drafts.py`.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from thalweg.engine import LLM, SamplingParams
 
 # Long enough that the window wraps (64), top-k binds (64 of ratio 1, 128 tokens of ratio 2) and blocks are several.
 LENGTHS = (150, 3, 67, 131)
-OPTIONS: dict[str, Any] = {"max_model_len": 256, "max_num_seqs": 8, "num_blocks": 40}
+OPTIONS: dict[str, Any] = {"max_model_len": 256, "max_num_seqs": 8, "num_blocks": 40, "draft_length": 0}
 PARAMS = [
     SamplingParams(temperature=0, max_tokens=6, ignore_eos=True),
     SamplingParams(temperature=1.0, seed=1, max_tokens=5, ignore_eos=True),

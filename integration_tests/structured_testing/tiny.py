@@ -80,11 +80,13 @@ def biased(params: SamplingParams) -> SamplingParams:
 def engine(
     *, arithmetic: str, drafter: GrammarDrafter | None = None, has_processes: bool = False, **options: Any
 ) -> LLMEngine:
-    """An engine of the checkpoint.
+    """An engine of the checkpoint; without a drafter it does not draft, although the checkpoint could.
 
     has_processes: grammars are compiled as engines do, else here and kept for all tests. options: of the engine.
     """
     settled = {"mode": "plain", "arithmetic": arithmetic, "max_model_len": 256, "max_num_seqs": 96} | options
+    if drafter is None:
+        settled["draft_length"] = 0
     config = EngineConfig.build(environ={}, check_lengths=True, **settled)
     here = (
         nullcontext() if has_processes else patch("thalweg.engine.assembly.compiler_maker", lambda *_, **__: compiler)
