@@ -157,6 +157,8 @@ def test_it_changes_what_the_consumers_keep(
              "candidate_source_layer_id": None},
             r"compress_ratios is \[0, 0, 2, 2, 2, 2, 2, 2\]; bounded replay needs layers of ratio 1 behind others",
         ),
+        ({"kv_source_layer_ids": [2, 4, 6]}, r"kv_source_layer_ids has \[6\]; .* needs none above 4"),
+        ({"index_k_source_layer_ids": [2, 4, 6]}, r"index_k_source_layer_ids has \[6\]; .* needs none above 4"),
         ({"engram_layer_ids": [1, 5]}, r"engram_layer_ids has \[5\]; .* needs all of them below 4"),
         (
             {"num_nextn_predict_layers": 1, "dspark_target_layer_ids": [3, 6]},

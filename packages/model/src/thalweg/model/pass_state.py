@@ -79,10 +79,10 @@ class PassState(Generic[Rows, Memory]):
 
     def row_rotary(self, ratio: int) -> Rows:
         """Of the batch's own positions, for layers of this ratio. All layers of one ratio rotate the same."""
-        kind = ratio > 0
-        if kind not in self._row_rotary:
-            self._row_rotary[kind] = self._tables.at(self.batch.positions, ratio)
-        return self._row_rotary[kind]
+        is_compressed = ratio > 0
+        if is_compressed not in self._row_rotary:
+            self._row_rotary[is_compressed] = self._tables.at(self.batch.positions, ratio)
+        return self._row_rotary[is_compressed]
 
     def entry_rotary(self, ratio: int) -> Rows:
         """Of the entries that this pass adds to streams of this ratio."""

@@ -77,9 +77,13 @@ def check_replay(config: ModelConfig) -> None:
             f"compress_ratios is {list(config.compress_ratios[:count])}; bounded replay needs layers of ratio 1 "
             "behind others"
         )
+    for name in ("kv_source_layer_ids", "index_k_source_layer_ids"):
+        late = [layer for layer in getattr(config, name) if layer > first]
+        if late:  # streams need every row, which only the layers up to the first consumer see
+            raise ConfigError(f"{name} has {late}; bounded replay needs none above {first}")
     late = [layer for layer in config.engram_layer_ids if layer >= first]
     if late:
         raise ConfigError(f"engram_layer_ids has {late}; bounded replay needs all of them below {first}")
     targets = config.dspark_target_layer_ids if config.num_draft_layers else ()
-    if targets and len({layer < first for layer in targets}) > 1:
+    if len({layer < first for layer in targets}) > 1:
         raise ConfigError(f"dspark_target_layer_ids is {list(targets)}; bounded replay needs all below {first} or none")
