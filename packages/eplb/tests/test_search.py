@@ -204,6 +204,7 @@ def test_an_expert_without_tokens_gets_no_copy_before_the_loaded_ones() -> None:
     [
         ({"proposals": -1}, "proposals is -1"),
         ({"proposals": 1.5}, "proposals is 1.5"),
+        ({"proposals": True}, "proposals is True"),
         ({"seed": -1}, "seed is -1"),
         ({"move_price": float("nan")}, "move_price is nan"),
         ({"move_price": -0.1}, "move_price is -0.1"),

@@ -3,8 +3,9 @@
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
 
-#include <algorithm>
+#include <cstdint>
 #include <stdexcept>
+#include <vector>
 
 #include "bind.hpp"
 

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <numeric>
 
+#include "thalweg/eplb/lanes.hpp"
+
 namespace thalweg::eplb {
 
 namespace {
@@ -83,21 +85,20 @@ struct CopyLoads {
   std::vector<double> sums;
 };
 
-// The sum over steps of the peak, if the copy joins the rank: in eight partial sums, which a compiler can keep in
-// vectors without changing the order.
+// The sum over steps of the peak, if the copy joins the rank: in partial sums, which a compiler can keep in vectors
+// without changing the order.
 double peak_sum(const float* peak, const float* rank, const float* copy, std::size_t steps) {
-  constexpr std::size_t kLanes = 8;
-  double lanes[kLanes] = {};
+  double sums[lane_count] = {};
   std::size_t step = 0;
-  for (; step + kLanes <= steps; step += kLanes) {
-    for (std::size_t lane = 0; lane < kLanes; ++lane) {
-      lanes[lane] += std::max(peak[step + lane], rank[step + lane] + copy[step + lane]);
+  for (; step + lane_count <= steps; step += lane_count) {
+    for (std::size_t lane = 0; lane < lane_count; ++lane) {
+      sums[lane] += std::max(peak[step + lane], rank[step + lane] + copy[step + lane]);
     }
   }
   for (std::size_t lane = 0; step < steps; ++step, ++lane) {
-    lanes[lane] += std::max(peak[step], rank[step] + copy[step]);
+    sums[lane] += std::max(peak[step], rank[step] + copy[step]);
   }
-  return std::accumulate(lanes, lanes + kLanes, 0.0);
+  return std::accumulate(sums, sums + lane_count, 0.0);
 }
 
 }  // namespace

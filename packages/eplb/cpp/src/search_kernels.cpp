@@ -51,10 +51,6 @@ THALWEG_EACH_PROCESSOR void add_row(float* to, const float* row, std::size_t len
   for (std::size_t t = 0; t < length; t += lane_count) lanes(to + t) += lanes(row + t);
 }
 
-THALWEG_EACH_PROCESSOR void subtract_row(float* to, const float* row, std::size_t length) {
-  for (std::size_t t = 0; t < length; t += lane_count) lanes(to + t) -= lanes(row + t);
-}
-
 THALWEG_EACH_PROCESSOR void raise_row(float* to, const float* row, std::size_t length) {
   for (std::size_t t = 0; t < length; t += lane_count) lanes(to + t) = larger(lanes(to + t), lanes(row + t));
 }

@@ -2,6 +2,7 @@
 
 #include <numeric>
 #include <optional>
+#include <utility>
 
 #include "thalweg/eplb/search_moves.hpp"
 #include "thalweg/eplb/search_random.hpp"
@@ -16,9 +17,9 @@ using Swap = SearchState::Swap;
 // So many of a slot's swaps, those that the screen likes best, are looked at over all steps.
 constexpr int most_looks = 10;
 // After so many swaps loads are summed up again.
-constexpr int renormalise_after = 256;
+constexpr std::int64_t renormalise_after = 256;
 // After so many swaps the screen looks at all ranks again: each swap changes what steps weigh for all of them.
-constexpr int follow_all_after = 64;
+constexpr std::int64_t follow_all_after = 64;
 
 // Steps in a random order, all before any comes again.
 class StepOrder {
@@ -128,7 +129,7 @@ class Walk {
   double best_cost_ = 0.0;
   std::int64_t done_ = 0;
   float temperature_ = 0.0F;
-  int accepted_ = 0;
+  std::int64_t accepted_ = 0;
 };
 
 }  // namespace

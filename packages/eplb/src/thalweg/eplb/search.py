@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from thalweg.eplb._checks import require_integer
 from thalweg.eplb._core import search_layers
 from thalweg.eplb.placement import Placement
 from thalweg.eplb.transfer import keep_in_place
@@ -18,7 +19,8 @@ if TYPE_CHECKING:
 
     from thalweg.eplb.history import History
 
-MOST_PROPOSALS = 2**53
+_MOST_PROPOSALS = 2**53
+"""Up to which the search counts them without loss as parts of a whole, in float64."""
 _READ_AS_IT_IS = ("uint16", "int32", "int64", "float32", "float64")
 
 
@@ -42,10 +44,8 @@ class SearchPlanner:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name, least, most in (("proposals", 0, MOST_PROPOSALS), ("seed", 0, 2**63 - 1)):
-            value = getattr(self, name)
-            if not isinstance(value, int) or not least <= value <= most:
-                raise ConfigError(f"{name} is {value!r}; it must be an integer in {least}..{most}")
+        for name, least, most in (("proposals", 0, _MOST_PROPOSALS), ("seed", 0, 2**63 - 1)):
+            require_integer(name, getattr(self, name), least, most)
         if not (math.isfinite(self.move_price) and self.move_price >= 0):
             raise ConfigError(f"move_price is {self.move_price}; it must be a number >= 0")
         if not 0 <= self.min_gain < 1:

@@ -11,9 +11,8 @@ namespace thalweg::eplb {
 // The exponent of the smooth peak of a step: (sum over ranks of load^32)^(1/32).
 inline constexpr int smooth_power = 32;
 
-// to += row, and to -= row.
+// to += row.
 void add_row(float* to, const float* row, std::size_t length);
-void subtract_row(float* to, const float* row, std::size_t length);
 // to = max(to, row).
 void raise_row(float* to, const float* row, std::size_t length);
 

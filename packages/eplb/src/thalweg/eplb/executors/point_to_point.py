@@ -59,5 +59,6 @@ class PointToPoint:
                     lost = {peers[index]}
                 work.wait(self._timeout)  # with a timeout the thread waits, under NCCL too
         except RuntimeError as error:
-            names = ", ".join(f"rank {rank}" for rank in sorted(lost))
-            raise PeerDiedError(f"{names} did not complete transfer round {number}: {error}", tuple(lost)) from error
+            ranks = tuple(sorted(lost))
+            names = ", ".join(f"rank {rank}" for rank in ranks)
+            raise PeerDiedError(f"{names} did not complete transfer round {number}: {error}", ranks) from error
