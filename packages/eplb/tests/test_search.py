@@ -152,6 +152,15 @@ def test_a_plan_does_not_depend_on_the_unit_of_the_counts(factor: float) -> None
     assert imbalance(loads) == pytest.approx(balance(history, plan(history, 448, 64)), rel=0.01)
 
 
+def test_a_plan_does_not_depend_on_the_type_of_the_counts() -> None:
+    history = topics(8, 20, 1, 1296 * 8, 1.0)
+    expected = plan(history, 392, 8)
+    for dtype in (np.uint16, np.int32, np.uint32, np.uint64, np.float32, np.float64):
+        assert plan(history.astype(dtype), 392, 8).equals(expected), dtype
+    huge = history.astype(np.uint64) * np.uint64((2**64 - 1) // int(history.max()))  # more than int64 holds
+    assert plan(huge, 392, 8).equals(plan(huge.astype(np.float64), 392, 8))
+
+
 @st.composite
 def small_problems(draw: st.DrawFn) -> tuple[Any, int, int]:
     """Few experts, or few tokens: where copies cannot be chosen by their peaks alone."""
@@ -208,7 +217,9 @@ def test_an_expert_without_tokens_gets_no_copy_before_the_loaded_ones() -> None:
         ({"seed": -1}, "seed is -1"),
         ({"move_price": float("nan")}, "move_price is nan"),
         ({"move_price": -0.1}, "move_price is -0.1"),
-        ({"min_gain": 1.0}, "min_gain is 1.0"),
+        ({"move_price": "dear"}, "move_price is 'dear'; it must be a number of at least 0 and below inf"),
+        ({"min_gain": 1.0}, "min_gain is 1.0; it must be a number of at least 0 and below 1"),
+        ({"min_gain": None}, "min_gain is None"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(fields: dict[str, Any], message: str) -> None:

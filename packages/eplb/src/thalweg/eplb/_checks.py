@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from numbers import Integral
+from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,13 @@ def require_integer(name: str, value: Any, least: int, most: int | None = None) 
         return
     limits = f"of at least {least}" if most is None else f"in {least}..{most}"
     raise ConfigError(f"{name} is {shown(value)}; it must be an integer {limits}")
+
+
+def require_number(name: str, value: Any, least: float, below: float) -> None:
+    """Raise ConfigError unless the value is a real number of Python or numpy, and no bool, in [least, below)."""
+    is_number = isinstance(value, Real) and not isinstance(value, bool)
+    if not (is_number and least <= value < below):
+        raise ConfigError(f"{name} is {shown(value)}; it must be a number of at least {least} and below {below}")
 
 
 def require_integers(name: str, values: NDArray[Any]) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from thalweg.eplb._checks import require_integer
+from thalweg.eplb._checks import require_integer, require_number
 from thalweg.eplb._core import search_layers
 from thalweg.eplb.placement import Placement
 from thalweg.eplb.transfer import keep_in_place
@@ -46,10 +46,8 @@ class SearchPlanner:
     def __post_init__(self) -> None:
         for name, least, most in (("proposals", 0, _MOST_PROPOSALS), ("seed", 0, 2**63 - 1)):
             require_integer(name, getattr(self, name), least, most)
-        if not (math.isfinite(self.move_price) and self.move_price >= 0):
-            raise ConfigError(f"move_price is {self.move_price}; it must be a number >= 0")
-        if not 0 <= self.min_gain < 1:
-            raise ConfigError(f"min_gain is {self.min_gain}; it must be >= 0 and below 1")
+        require_number("move_price", self.move_price, 0, math.inf)
+        require_number("min_gain", self.min_gain, 0, 1)
 
     def plan(self, history: History, num_slots: int, num_ranks: int, current: Placement | None) -> Placement:
         held = None if current is None else current.logical_of_physical
@@ -67,8 +65,8 @@ class SearchPlanner:
 
 
 def _readable(history: History) -> History:
-    """The history contiguous and in a type that the search reads without a copy."""
+    """The history contiguous and in a type that the search reads."""
     dtype: DTypeLike = history.dtype
     if history.dtype.name not in _READ_AS_IT_IS:
-        dtype = np.float64 if history.dtype.kind == "f" else np.int64
+        dtype = np.int64 if np.can_cast(history.dtype, np.int64) else np.float64
     return np.ascontiguousarray(history, dtype)
