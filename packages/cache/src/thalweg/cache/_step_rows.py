@@ -103,6 +103,18 @@ class StepRows:
         return tables
 
 
+def per_sequence(name: str, values: ArrayLike | None, count: int) -> NDArray[np.int64]:
+    """One number from 0 per sequence, int64 [N]; None = 0 for all."""
+    if values is None:
+        return np.zeros(count, np.int64)
+    array = np.asarray(values, np.int64)
+    if array.shape != (count,):
+        raise ConfigError(f"{name} has {array.size} entries; one per row, {count}, is needed")
+    if count and array.min() < 0:
+        raise ConfigError(f"{name} has {array.min()}; numbers from 0 are accepted")
+    return array
+
+
 def fields_without(arrays: Any, names: Sequence[str]) -> dict[str, Any]:
     """The fields of a dataclass by name, but for some."""
     return {field.name: getattr(arrays, field.name) for field in fields(arrays) if field.name not in names}

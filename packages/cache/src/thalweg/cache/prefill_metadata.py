@@ -13,9 +13,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from thalweg.cache._step_rows import Ints, MetadataShape, StepRows, fields_without, int32, none, offsets_of
+from thalweg.cache._step_rows import (
+    Ints,
+    MetadataShape,
+    StepRows,
+    fields_without,
+    int32,
+    none,
+    offsets_of,
+    per_sequence,
+)
 from thalweg.cache.load_plan import LoadPlanBuilder
-from thalweg.cache.ring import expand_rows, prefill_store_slots
+from thalweg.cache.ring import expand_rows, prefill_store_slots, window_pivots
 from thalweg.interfaces import ConfigError
 
 
@@ -42,7 +51,7 @@ class PrefillArrays:
     compressed_positions: dict[int, Ints]
     """[E_r] first position of each new entry; 0 for a filler row."""
     compressed_store_slots: dict[int, Ints]
-    """[E_r] flat paged slot of each new entry; -1 for a filler row."""
+    """[E_r] flat paged slot of each new entry; -1 for a filler row and for a reused entry."""
     compressed_segments: dict[int, Ints]
     """[m, 4] load plan of all visible entries, at least one (zero) row per sequence."""
     num_compressed_rows: dict[int, int]
@@ -65,21 +74,26 @@ def build_prefill_metadata(
     block_offsets: ArrayLike,
     block_ids: ArrayLike,
     window_valid_start: ArrayLike | None = None,
+    reused_lengths: ArrayLike | None = None,
 ) -> PrefillArrays:
     """The metadata of a prefill step.
 
     query_lengths, context_lengths, state_slots: int [N]; a chunk covers positions [context - query, context).
     block_ids, block_offsets: as for `build_decode_metadata`. window_valid_start: int [N] first position whose window
-    state is valid; None = 0 for all.
+    state is valid, at most the chunk's first; None = 0 for all. reused_lengths: int [N] tokens whose blocks a prefix
+    hit brought: entries that lie in them wholly are read and never written, even where their tokens run again (the
+    blocks may be shared, and what runs again is less exact); None = 0 for all.
     """
     rows = StepRows(shape, query_lengths, context_lengths, state_slots, block_offsets, block_ids)
-    starts = np.zeros(rows.lengths.size) if window_valid_start is None else window_valid_start
-    valid = np.asarray(starts, np.int64)
-    if valid.size != rows.lengths.size:
-        raise ConfigError(f"window_valid_start has {valid.size} entries; one per row, {rows.lengths.size}, is needed")
-    valid = np.maximum(valid, 0)
+    valid = per_sequence("window_valid_start", window_valid_start, rows.lengths.size)
+    reused = per_sequence("reused_lengths", reused_lengths, rows.lengths.size)
+    if (valid > rows.first).any():
+        row = int(np.argmax(valid > rows.first))
+        raise ConfigError(f"window_valid_start of row {row} is {valid[row]}; its chunk begins at {rows.first[row]}")
     store_slots, segments, pivots = _prefill_window(shape, rows, valid)
-    compressed = {ratio: _prefill_entries(shape.tokens_per_block // ratio, ratio, rows) for ratio in shape.ratios}
+    compressed = {
+        ratio: _prefill_entries(shape.tokens_per_block // ratio, ratio, rows, reused) for ratio in shape.ratios
+    }
     loads = {ratio: _prefill_loads(shape.tokens_per_block // ratio, ratio, rows) for ratio in shape.ratios}
     return PrefillArrays(
         positions=rows.position,
@@ -112,26 +126,14 @@ def _prefill_window(shape: MetadataShape, rows: StepRows, valid: NDArray[np.int6
         if pad < window:
             plan.ring(slot, first - window + pad, first)
 
-    sequence, position = rows.sequence, rows.position
-    first = rows.first[sequence]
-    low = np.maximum(np.maximum(position - window + 1, valid[sequence]), 0)
-    low = np.minimum(low, position)  # a query always sees itself
-    row_of_first = (np.cumsum(rows.lengths) - rows.lengths)[sequence]
-    history = np.minimum(low - first + window, window)
-    chunk = np.maximum(low - first, 0)
-    pivots = np.stack(
-        (
-            sequence * window + history,
-            window - history,
-            rows.lengths.size * window + row_of_first + chunk,
-            position - first - chunk + 1,
-        ),
-        axis=1,
-    )
-    return store_slots, plan.build().segments, int32(pivots)
+    first = rows.first[rows.sequence]
+    low = np.maximum(rows.position - window + 1, valid[rows.sequence])
+    begin = rows.lengths.size * window + (np.cumsum(rows.lengths) - rows.lengths)[rows.sequence]
+    pivots = window_pivots(window, rows.sequence, first, rows.position, low, begin)
+    return store_slots, plan.build().segments, pivots
 
 
-def _prefill_entries(entries: int, ratio: int, rows: StepRows) -> tuple[Ints, Ints, Ints]:
+def _prefill_entries(entries: int, ratio: int, rows: StepRows, reused: NDArray[np.int64]) -> tuple[Ints, Ints, Ints]:
     """Offsets [N+1], positions [E] and store slots [E] of the entries that the chunks complete."""
     counts = rows.contexts // ratio - rows.first // ratio
     padded = np.maximum(counts, 1)
@@ -140,7 +142,8 @@ def _prefill_entries(entries: int, ratio: int, rows: StepRows) -> tuple[Ints, In
     entry = np.where(is_entry, rows.first[sequence] // ratio + rank, 0)
     cell = np.where(is_entry, rows.block_offsets[sequence] + entry // entries, 0)
     block = rows.block_ids[cell] if rows.block_ids.size else np.zeros(cell.size, np.int64)
-    slots = np.where(is_entry, block * entries + entry % entries, -1)
+    is_written = is_entry & ((entry + 1) * ratio > reused[sequence])
+    slots = np.where(is_written, block * entries + entry % entries, -1)
     return offsets_of(padded), int32(entry * ratio), int32(slots)
 
 

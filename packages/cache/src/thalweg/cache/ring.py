@@ -51,6 +51,34 @@ def expand_window(reads: NDArray[np.int32], window_size: int, ring_length: int) 
     return np.where(column < count, slots, -1).astype(np.int32)
 
 
+def window_pivots(
+    window_size: int,
+    sequences: NDArray[np.int64],
+    first_positions: NDArray[np.int64],
+    positions: NDArray[np.int64],
+    lowest: NDArray[np.int64],
+    chunk_begin: NDArray[np.int64],
+) -> NDArray[np.int32]:
+    """[T, 4] (start1, len1, start2, len2) of each query: history rows, then chunk rows, of the gathered window keys.
+
+    All int64 [T]. The keys are W history rows per sequence, then the rows of the chunks. first_positions: of the
+    query's chunk. lowest: first position it sees; len2 is 0 where that is beyond itself. chunk_begin: gathered row that
+    the chunk's first position has, or would have where its front was removed.
+    """
+    low = np.clip(lowest, 0, positions + 1)
+    history = np.minimum(low - first_positions + window_size, window_size)
+    chunk = np.maximum(low - first_positions, 0)
+    return np.stack(
+        (
+            sequences * window_size + history,
+            window_size - history,
+            chunk_begin + chunk,
+            positions - first_positions - chunk + 1,
+        ),
+        axis=1,
+    ).astype(np.int32)
+
+
 def min_ring_length(window_size: int, draft_length: int) -> int:
     """Shortest window ring that survives rejected drafts: all of [p - W + 1, p + n] is live in one step."""
     return window_size + draft_length
