@@ -1,7 +1,7 @@
 """Value types and protocols that thalweg packages exchange; standard library only."""
 
 from thalweg.interfaces.backend import Backend, DeviceMemory, Event, Graph, Launched, Stream, load_backend
-from thalweg.interfaces.cache import BlobStore, BlockAllocator, CacheLayout, CacheViews, Fit, LayerSpan, PrefixIndex
+from thalweg.interfaces.cache import BlockAllocator, CacheLayout, CacheViews, Fit, LayerSpan
 from thalweg.interfaces.checks import is_same, shown
 from thalweg.interfaces.draft import Drafter, DraftRows, DraftSampler, TargetRows, VerifyBudget
 from thalweg.interfaces.environment import Variable, parse_bool
@@ -39,11 +39,13 @@ from thalweg.interfaces.step import (
     StepResult,
     StepStats,
 )
+from thalweg.interfaces.store import BlobItem, BlobStore, PrefixIndex, PrefixMatch
 
 __all__ = [
     "Backend",
     "BackendUnavailableError",
     "Ballot",
+    "BlobItem",
     "BlobStore",
     "BlockAllocator",
     "BlockId",
@@ -77,6 +79,7 @@ __all__ = [
     "PeerDiedError",
     "Placement",
     "PrefixIndex",
+    "PrefixMatch",
     "Rank",
     "Request",
     "RequestError",

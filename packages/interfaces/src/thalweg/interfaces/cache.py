@@ -1,10 +1,9 @@
-"""Contracts of the cache: the layout a store needs, the pools, and where finished blocks can go."""
+"""Contracts of the cache: the layout that a store needs, and the pools."""
 
 from __future__ import annotations
 
 import enum
 from collections.abc import Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -93,23 +92,3 @@ class CacheViews(Protocol):
 
     def compressor(self, layer: int) -> Any:
         """float [slots, compressor_ring_length, 2, head_dim]: scores (0) and latents (1) of a pooling layer."""
-
-
-class PrefixIndex(Protocol):
-    """Which prefixes a store holds, keyed by the hash chain of their blocks."""
-
-    def longest_match(self, block_keys: Sequence[bytes]) -> int:
-        """Number of leading keys that are present and complete."""
-
-    def publish(self, block_keys: Sequence[bytes]) -> None:
-        """Announce blocks that are durable."""
-
-
-class BlobStore(Protocol):
-    """Batched storage of byte segments; a failed key is a miss, never an error of the batch."""
-
-    def put(self, items: Sequence[tuple[bytes, Sequence[memoryview]]]) -> Future[list[bool]]:
-        """Store each key's segments; the future says which are durable."""
-
-    def get(self, items: Sequence[tuple[bytes, Sequence[memoryview]]]) -> Future[list[bool]]:
-        """Fill each key's segments; the future says which were found whole."""
