@@ -145,6 +145,7 @@ BAD = [
     (TOY, {"num_slots": None}, "num_slots is None; it must be an integer"),
     (TOY, {"current": [0, 1]}, r"current is \[0, 1\]; it must be a thalweg\.eplb\.Placement"),
     (TOY, {"planner": 7}, "planner is 7; it must be a Planner or the name of one"),
+    (TOY, {"planner": GreedyPlanner}, "planner is .*GreedyPlanner.*; it must be a Planner or the name of one"),
     (TOY, {"current": Placement.initial(1, 8, 8, 4)}, r"current has .* \(1, 8, 8, 4\); asked for is \(1, 8, 12, 4\)"),
     (TOY, {"current": Placement.initial(2, 8, 12, 4)}, r"current has .* \(2, 8, 12, 4\)"),
     (TOY, {"planner": "best"}, "planner is 'best'; it must be one of greedy, reference"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,7 +15,7 @@ from tools.train.common.compiled import compile_all, load_compiled, save_compile
 from tools.train.common.dimensions import small_model
 from tools.train.common.files import load_tokens
 
-from thalweg.interfaces import ConfigError
+from thalweg.interfaces import ConfigError, ThalwegError
 from thalweg.model.engram_vocabulary import TOKENIZER_NAME, EngramVocabulary
 
 _REPORT_STEPS = 50
@@ -119,4 +120,7 @@ def _options() -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except ThalwegError as error:
+        sys.exit(f"backbone: {error}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from tools.train.common.quantise import quantise
 from tools.train.common.resume import mean_of_points
 from torch import Tensor
 
+from thalweg.interfaces import ThalwegError
 from thalweg.model import Checkpoint, ModelConfig
 from thalweg.model.engram_vocabulary import TOKENIZER_NAME, EngramVocabulary
 from thalweg.model.names import TensorSpec, scale_name, tensor_specs
@@ -88,4 +90,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except ThalwegError as error:
+        sys.exit(f"export: {error}")

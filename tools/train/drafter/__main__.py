@@ -15,7 +15,7 @@ from tools.train.drafter.smoke import smoke
 from tools.train.drafter.study import Study, write_report
 from tools.train.drafter.train import Plan, Run, trained
 
-from thalweg.interfaces import ThalwegError
+from thalweg.interfaces import ConfigError, ThalwegError
 from thalweg.model import ModelConfig
 
 
@@ -49,6 +49,8 @@ def parse() -> argparse.Namespace:
 
 def run_train(options: argparse.Namespace, device: torch.device) -> None:
     """Train until time is over."""
+    if not options.max_minutes > 0 or not options.minutes > 0:
+        raise ConfigError(f"minutes is {options.minutes}, max-minutes {options.max_minutes}; both must be above 0")
     torch.set_float32_matmul_precision("high")
     plan = Plan(
         options.checkpoint, options.data, options.out, options.minutes, options.max_minutes, options.seed, device

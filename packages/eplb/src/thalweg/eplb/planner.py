@@ -66,7 +66,7 @@ def plan(
         if planner not in PLANNERS:
             raise ConfigError(f"planner is {planner!r}; it must be one of {', '.join(sorted(PLANNERS))}")
         planner = PLANNERS[planner]()
-    elif not hasattr(planner, "plan"):
+    elif isinstance(planner, type) or not hasattr(planner, "plan"):
         raise ConfigError(f"planner is {shown(planner)}; it must be a Planner or the name of one")
     return planner.plan(history, num_slots, num_ranks, current)
 
