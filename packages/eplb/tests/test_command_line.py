@@ -91,8 +91,14 @@ def test_plot_draws_the_loads_before_and_after(run: Run, suffix: str) -> None:
 ERRORS = [
     ("plan missing.npz --ranks 4", "missing.npz: No such file or directory"),
     ("plan history.npz", "--ranks is missing; it is needed without --current"),
-    ("plan history.npz --ranks 0", "num_ranks is 0; it must be an integer of at least 1"),
-    ("plan history.npz --ranks 4 --redundant -1", "minimum is -1; it must be an integer of at least 0"),
+    ("plan history.npz --ranks 0", "--ranks is 0; it must be an integer in 1..65536"),
+    ("plan history.npz --ranks 4 --redundant -1", "--redundant is -1; it must be an integer in 0..65536"),
+    ("plan history.npz --ranks -1", "--ranks is -1; it must be an integer in 1..65536"),
+    ("plan history.npz --ranks 100000000000", "--ranks is 100000000000; it must be an integer in 1..65536"),
+    ("plan history.npz --ranks 65536", "num_slots is 131072; it must be an integer in 1..65536"),
+    ("plan history.npz --ranks 4 --output /nope/x", "--output /nope/x cannot be written: No such file or directory"),
+    ("plan history.npz --ranks 4 --output .", "--output . cannot be written: Is a directory"),
+    ("plot history.npz --ranks 4 --after plan.npz --output /nope/x.png", "--output /nope/x.png cannot be written"),
     ("plan history.npz --current plan.npz --ranks 4", "--ranks and --redundant do not go with --current"),
     ("plan plan.npz --ranks 4", "plan.npz holds no tokens_per_expert; it has logical_of_physical"),
     ("plan text.npz --ranks 4", "text.npz cannot be read as npz"),
@@ -126,6 +132,14 @@ def test_errors_are_one_line(
     assert captured.out == ""
     assert captured.err.startswith(f"thalweg-eplb: {message}")
     assert captured.err.count("\n") == 1
+
+
+def test_an_output_that_is_refused_later_leaves_the_file_as_it_was(history: np.ndarray) -> None:
+    Path("kept.npz").write_text("kept")
+    for output in ("kept.npz", "new.npz"):
+        assert main(["plan", "missing.npz", "--ranks", "4", "--output", output]) == 2
+    assert Path("kept.npz").read_text() == "kept"
+    assert not Path("new.npz").exists()
 
 
 def test_files_give_back_what_was_written(history: np.ndarray) -> None:

@@ -136,7 +136,7 @@ def test_bad_input_is_refused() -> None:
     with pytest.raises(ConfigError, match="negative count"):
         split.split_layer(0, np.array([5, 5, -1, 0], np.int32))
     for layer in (-1, 2):
-        with pytest.raises(ConfigError, match=rf"layer is {layer}; it must be in 0\.\.1"):
+        with pytest.raises(ConfigError, match=rf"layer is {layer}; it must be an integer in 0\.\.1"):
             split.split_layer(layer, np.zeros(4, int))
 
 

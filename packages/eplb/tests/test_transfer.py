@@ -121,7 +121,7 @@ def test_bad_placements_are_refused() -> None:
         plan_transfers(np.arange(4), np.arange(2), 2)
     with pytest.raises(ConfigError, match="4 slots do not divide over 3 ranks"):
         plan_transfers(np.arange(4), np.arange(4), 3)
-    with pytest.raises(ConfigError, match="new is float64; it must have integers >= 0"):
+    with pytest.raises(ConfigError, match="new is float64; it must be an array that has integers >= 0"):
         plan_transfers(np.arange(4), np.arange(4.0), 2)
     with pytest.raises(ConfigError, match=r"old is \(4,\) and new \(3,\)"):
         keep_in_place(np.arange(4), np.arange(3), 2)

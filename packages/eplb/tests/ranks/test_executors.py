@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import numpy as np
 import pytest
 import torch
@@ -58,6 +60,64 @@ def test_a_single_rank_only_copies_and_layers_that_stay_are_not_touched() -> Non
     rearranger.start(NEW)
     assert not rearranger.is_moving
     assert rearranger.advance() == []
+
+
+LAYERS = 5
+
+
+class Lost:
+    """A communicator that misses rank 7 once `is_lost`."""
+
+    rank, size, is_lost = 0, 1, False
+
+    def all_reduce_min(self, values: np.ndarray) -> np.ndarray:
+        if self.is_lost:
+            raise PeerDiedError("rank 7 is gone", (7,))
+        return values
+
+    def all_reduce_max(self, values: np.ndarray) -> np.ndarray:
+        return values
+
+
+def start_a_move(communicator: Lost) -> tuple[Rearranger, set[threading.Thread]]:
+    """A rearranger with more layers to move than it stages ahead, and its thread, which comes to wait for a switch."""
+    old, new = (Placement.from_slots(np.array([row] * LAYERS, np.int32), 1, 2) for row in ([0, 1, 0], [1, 0, 1]))
+    rearranger = Rearranger(rows(old), old, NoTransport(), communicator)
+    others = set(threading.enumerate())
+    rearranger.start(new)
+    return rearranger, set(threading.enumerate()) - others
+
+
+def assert_ended(threads: set[threading.Thread]) -> None:
+    for thread in threads:
+        thread.join(10)
+        assert not thread.is_alive()
+
+
+def test_the_thread_that_stages_ends_when_a_rank_is_lost() -> None:
+    communicator = Lost()
+    rearranger, threads = start_a_move(communicator)
+    assert threads
+    communicator.is_lost = True
+    for _ in range(2):
+        with pytest.raises(PeerDiedError, match="rank 7 is gone"):
+            rearranger.advance()
+    assert_ended(threads)
+    with pytest.raises(PeerDiedError, match="rank 7 is gone"):
+        rearranger.start(rearranger.placement)
+
+
+def test_the_thread_that_stages_ends_when_the_rearranger_is_closed() -> None:
+    rearranger, threads = start_a_move(Lost())
+    switched = rearranger.advance()
+    for _ in range(2):
+        rearranger.close()
+    assert_ended(threads)
+    for call in (rearranger.advance, lambda: rearranger.start(rearranger.placement)):
+        with pytest.raises(InvariantError, match="this rearranger was closed; no more experts move"):
+            call()
+    slots = rearranger.tables.logical_of_physical.tolist()
+    assert slots == [[1, 0, 1] if layer in switched else [0, 1, 0] for layer in range(LAYERS)]
 
 
 def test_weights_that_do_not_fit_are_refused() -> None:

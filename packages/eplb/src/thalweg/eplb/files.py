@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from thalweg.eplb.history import check_history
-from thalweg.eplb.placement import Placement
+from thalweg.eplb.placement import Placement, check_placement
 from thalweg.interfaces import ConfigError
 
 if TYPE_CHECKING:
@@ -38,7 +38,8 @@ def read_history(path: str | os.PathLike[str]) -> History:
 
 
 def write_placement(path: str | os.PathLike[str], placement: Placement) -> None:
-    """Save a placement with both of its tables. Raises OSError."""
+    """Save a placement with both of its tables. Raises ConfigError for what is none, and OSError."""
+    check_placement("placement", placement)
     arrays = {
         "logical_of_physical": placement.logical_of_physical,
         "physical_of_logical": placement.physical_of_logical,

@@ -12,10 +12,13 @@ from thalweg.interfaces import ConfigError
 History: TypeAlias = NDArray[np.integer[Any]] | NDArray[np.floating[Any]]
 """[steps, layers, experts] tokens routed to each logical expert; forecasts may have fractions."""
 
+MOST_COUNT = 2.0**100
+"""Up to which the counts of all slots of a rank add up in float32, as the reference does."""
+
 
 def check_history(history: History) -> History:
-    """The history, in the byte order of the machine; ConfigError unless it has three non-empty dimensions of finite
-    numbers >= 0.
+    """The history, in the byte order of the machine; ConfigError unless it is an array of three non-empty
+    dimensions of numbers in 0..MOST_COUNT.
     """
     if not isinstance(history, np.ndarray) or history.dtype.kind not in "iuf":
         found = getattr(history, "dtype", type(history).__name__)
@@ -26,6 +29,8 @@ def check_history(history: History) -> History:
         raise ConfigError("history holds a count that is not finite; counts must be numbers >= 0")
     if history.dtype.kind != "u" and history.min() < 0:
         raise ConfigError(f"history holds the count {history.min()}; counts must be >= 0")
+    if history.dtype.kind == "f" and float(history.max()) > MOST_COUNT:
+        raise ConfigError(f"history holds the count {history.max()}; counts may be at most {MOST_COUNT:g}")
     if history.dtype.isnative:
         return history
     native: NDArray[Any] = history.astype(history.dtype.newbyteorder("="))

@@ -22,7 +22,7 @@ def limit_layers(current: Placement, target: Placement, history: History, most: 
     ConfigError for placements of different shapes and a `most` below 1.
     """
     require_integer("most", most, 1)
-    check_same_shape(current, target)
+    check_same_shape(current=current, target=target)
     changed = (current.logical_of_physical != target.logical_of_physical).any(axis=1)
     if changed.sum() <= most:
         return target

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from thalweg.eplb._checks import described, require_loads
 from thalweg.eplb.history import check_history, layer_counts
-from thalweg.eplb.placement import check_same_shape
+from thalweg.eplb.placement import check_placement, check_same_shape
 from thalweg.interfaces import ConfigError
 
 if TYPE_CHECKING:
@@ -27,8 +28,12 @@ def rank_shares(placement: Placement, layer: int) -> NDArray[np.float64]:
 
 
 def rank_loads(history: History, placement: Placement) -> NDArray[np.float64]:
-    """[steps, layers, ranks] tokens each rank would have received under the placement, copies sharing evenly."""
+    """[steps, layers, ranks] tokens each rank would have received under the placement, copies sharing evenly.
+
+    Raises ConfigError for what is no history, and a placement of other layers or experts.
+    """
     history = check_history(history)
+    check_placement("placement", placement)
     num_steps, num_layers, num_experts = history.shape
     if (num_layers, num_experts) != (placement.num_layers, placement.num_experts):
         found, wanted = (placement.num_layers, placement.num_experts), (num_layers, num_experts)
@@ -42,15 +47,21 @@ def rank_loads(history: History, placement: Placement) -> NDArray[np.float64]:
 def imbalance(loads: NDArray[np.float64]) -> float:
     """The sum of the peak rank loads over the sum of the mean ones: 1 is perfect, and what no traffic has.
 
-    loads: [..., ranks]. A ratio of sums, so heavy steps and layers weigh more.
+    loads: [..., ranks]. A ratio of sums, so heavy steps and layers weigh more. Raises ConfigError for what is no array
+    of finite numbers >= 0, and one without ranks.
     """
-    mean = loads.mean(axis=-1).sum()
-    return float(loads.max(axis=-1).sum() / mean) if mean else 1.0
+    require_loads("loads", loads)
+    if loads.ndim < 1 or not loads.shape[-1]:
+        raise ConfigError(f"loads is {described(loads)}; it must be [..., ranks], at least one rank")
+    return _imbalance(loads)
 
 
 def imbalance_per_layer(loads: NDArray[np.float64]) -> NDArray[np.float64]:
-    """[layers] the imbalance of each layer. loads: [steps, layers, ranks]."""
-    return np.array([imbalance(loads[:, layer]) for layer in range(loads.shape[1])])
+    """[layers] the imbalance of each layer. loads: [steps, layers, ranks], otherwise like `imbalance`."""
+    require_loads("loads", loads)
+    if loads.ndim != 3 or not loads.shape[2]:
+        raise ConfigError(f"loads is {described(loads)}; it must be [steps, layers, ranks], at least one rank")
+    return np.array([_imbalance(loads[:, layer]) for layer in range(loads.shape[1])])
 
 
 def peak_load(history: History, placement: Placement) -> NDArray[np.float64]:
@@ -62,11 +73,16 @@ def peak_load(history: History, placement: Placement) -> NDArray[np.float64]:
 def moved_slots(old: Placement, new: Placement) -> NDArray[np.int64]:
     """[layers] slots whose expert the rank did not hold before, copies counted: what has to be received.
 
-    Slots exchanged inside a rank are not moved.
+    Slots exchanged inside a rank are not moved. Raises ConfigError for what are no placements of one shape.
     """
-    check_same_shape(old, new)
+    check_same_shape(old=old, new=new)
     before, after = (_held_per_rank(placement) for placement in (old, new))
     return np.asarray(np.maximum(after - before, 0).sum(axis=(1, 2)))
+
+
+def _imbalance(loads: NDArray[np.float64]) -> float:
+    mean = loads.mean(axis=-1, dtype=np.float64).sum()
+    return float(loads.max(axis=-1).sum(dtype=np.float64) / mean) if mean else 1.0
 
 
 def _held_per_rank(placement: Placement) -> NDArray[np.int64]:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from thalweg.eplb._checks import require_integer
-from thalweg.eplb.slots import check_shape, initial_slots
-from thalweg.interfaces import ConfigError
+from thalweg.eplb._checks import described, require_integer
+from thalweg.eplb.slots import LARGEST_SIZE, check_shape, initial_slots
+from thalweg.interfaces import ConfigError, shown
 from thalweg.interfaces import Placement as BarePlacement
 
 if TYPE_CHECKING:
@@ -39,7 +40,8 @@ class Placement(BarePlacement):
         logical_of_physical: [layers, slots] logical expert in each slot.
         copy_order: [layers, slots] a permutation of the slots; the copies of an expert are numbered in this order.
             None: by slot.
-        Raises ConfigError unless every expert has a slot in every layer and the slots divide over the ranks.
+        Raises ConfigError unless every expert has a slot in every layer, the slots divide over the ranks, and the order
+        is such a permutation.
         """
         held = _checked_slots(logical_of_physical, num_ranks, num_experts)
         table = _slots_of_experts(held, num_experts, copy_order)
@@ -52,10 +54,7 @@ class Placement(BarePlacement):
         cls, logical_of_physical: NDArray[np.int32], physical_of_logical: NDArray[np.int32], num_ranks: int
     ) -> Placement:
         """The placement with these two tables, as another one had them; ConfigError unless they agree."""
-        table = np.asarray(physical_of_logical)
-        if table.ndim != 3 or table.dtype.kind not in "iu":
-            found = f"{table.dtype} of shape {table.shape}"
-            raise ConfigError(f"physical_of_logical is {found}; it must be integers of [layers, experts, most copies]")
+        table = _as_array("physical_of_logical", physical_of_logical, 3, "[layers, experts, most copies]")
         placement = cls.from_slots(logical_of_physical, num_ranks, table.shape[1])
         listed = table[table >= 0]
         if listed.size == placement.logical_of_physical.size:
@@ -67,8 +66,11 @@ class Placement(BarePlacement):
 
     @classmethod
     def initial(cls, num_layers: int, num_experts: int, num_slots: int, num_ranks: int) -> Placement:
-        """Every expert in order, then copies from the first expert on: what holds before anything was counted."""
-        require_integer("num_layers", num_layers, 1)
+        """Every expert in order, then copies from the first expert on: what holds before anything was counted.
+
+        Raises ConfigError for sizes that are none or do not fit each other.
+        """
+        require_integer("num_layers", num_layers, 1, LARGEST_SIZE)
         check_shape(num_experts, num_slots, num_ranks)
         return cls.from_slots(initial_slots(num_layers, num_experts, num_slots), num_ranks, num_experts)
 
@@ -95,7 +97,8 @@ class Placement(BarePlacement):
         return copies
 
     def equals(self, other: Placement) -> bool:
-        """Whether every table is the same, the order of the copies included."""
+        """Whether every table is the same, the order of the copies included; ConfigError for what is no Placement."""
+        check_placement("other", other)
         return (
             self.num_ranks == other.num_ranks
             and np.array_equal(self.logical_of_physical, other.logical_of_physical)
@@ -103,10 +106,13 @@ class Placement(BarePlacement):
         )
 
     def with_layers(self, other: Placement, chosen: NDArray[np.bool_]) -> Placement:
-        """This placement, with the layers where `chosen` [layers] is true taken from the other one."""
-        check_same_shape(self, other)
-        if chosen.dtype != np.bool_ or chosen.shape != (self.num_layers,):
-            raise ConfigError(f"chosen is {chosen.dtype} of shape {chosen.shape}; it must be bool, [{self.num_layers}]")
+        """This placement, with the layers where `chosen` [layers] is true taken from the other one.
+
+        Raises ConfigError for a placement of another shape, and a choice that is no array of bools for the layers.
+        """
+        check_same_shape(self=self, other=other)
+        if not isinstance(chosen, np.ndarray) or chosen.dtype != np.bool_ or chosen.shape != (self.num_layers,):
+            raise ConfigError(f"chosen is {described(chosen)}; it must be an array of bool, [{self.num_layers}]")
         held = np.where(chosen[:, None], other.logical_of_physical, self.logical_of_physical)
         table = np.where(chosen[:, None, None], other.physical_of_logical, self.physical_of_logical)
         for array in (held, table):
@@ -114,8 +120,17 @@ class Placement(BarePlacement):
         return Placement(held, self.num_ranks, table)
 
 
-def check_same_shape(placement: Placement, other: Placement) -> None:
-    """ConfigError, naming what differs, unless both place the same layers, experts and slots on the same ranks."""
+def check_placement(name: str, value: Any) -> None:
+    """ConfigError unless this is a placement of this package, whose tables were checked."""
+    if not isinstance(value, Placement):
+        raise ConfigError(f"{name} is {shown(value)}; it must be a thalweg.eplb.Placement")
+
+
+def check_same_shape(**placements: Placement) -> None:
+    """ConfigError unless both of two placements, by name, have the same layers, experts and slots on the same ranks."""
+    for name, value in placements.items():
+        check_placement(name, value)
+    placement, other = placements.values()
     for name in ("num_layers", "num_experts", "num_slots", "num_ranks"):
         ours, theirs = getattr(placement, name), getattr(other, name)
         if ours != theirs:
@@ -124,10 +139,7 @@ def check_same_shape(placement: Placement, other: Placement) -> None:
 
 def _checked_slots(slots: NDArray[np.int32], num_ranks: int, num_experts: int) -> NDArray[np.int32]:
     """A contiguous int32 copy of the table, every expert of which has a slot in every layer."""
-    slots = np.asarray(slots)
-    if slots.ndim != 2 or 0 in slots.shape or slots.dtype.kind not in "iu":
-        found = f"{slots.dtype} of shape {slots.shape}"
-        raise ConfigError(f"logical_of_physical is {found}; it must be integers of [layers, slots], none of them 0")
+    slots = _as_array("logical_of_physical", slots, 2, "[layers, slots]")
     check_shape(num_experts, slots.shape[1], num_ranks)
     if slots.min() < 0 or slots.max() >= num_experts:
         found = f"{slots.min()} to {slots.max()}"
@@ -141,6 +153,17 @@ def _checked_slots(slots: NDArray[np.int32], num_ranks: int, num_experts: int) -
     return held
 
 
+def _as_array(name: str, values: Any, num_dimensions: int, accepted: str) -> NDArray[Any]:
+    """An array or nested sequences as an array; ConfigError unless they are integers, in so many dimensions, not 0."""
+    array: NDArray[Any] | None = None
+    with suppress(ValueError, OverflowError):  # sequences of several lengths, too large integers
+        array = np.asarray(values)
+    if array is not None and array.dtype.kind in "iu" and array.ndim == num_dimensions and array.size:
+        return array
+    found = described(values if array is None else array)
+    raise ConfigError(f"{name} is {found}; it must be integers of {accepted}, none of them 0")
+
+
 def _slots_of_experts(
     held: NDArray[np.int32], num_experts: int, copy_order: NDArray[np.int32] | None
 ) -> NDArray[np.int32]:
@@ -149,8 +172,12 @@ def _slots_of_experts(
     by_slot = np.broadcast_to(np.arange(num_slots, dtype=np.int32), held.shape)
     if copy_order is None:
         copy_order = by_slot
-    elif not np.array_equal(np.sort(copy_order, axis=1), by_slot):
-        raise ConfigError("copy_order is no permutation of the slots in every layer; it must be one")
+    else:
+        copy_order = _as_array("copy_order", copy_order, 2, "[layers, slots]")
+        if copy_order.shape != held.shape or not np.array_equal(np.sort(copy_order, axis=1), by_slot):
+            raise ConfigError(
+                f"copy_order is {described(copy_order)}, no permutation of the slots in every layer; it must be one"
+            )
     by_expert = np.argsort(np.take_along_axis(held, copy_order, axis=1), axis=1, kind="stable")
     slots = np.take_along_axis(copy_order, by_expert, axis=1)
     experts = np.take_along_axis(held, slots, axis=1)

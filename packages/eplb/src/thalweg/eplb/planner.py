@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from thalweg.eplb.greedy import GreedyPlanner
 from thalweg.eplb.history import check_history
-from thalweg.eplb.placement import Placement
+from thalweg.eplb.placement import Placement, check_placement
 from thalweg.eplb.reference import ReferencePlanner
 from thalweg.eplb.search import SearchPlanner
 from thalweg.eplb.slots import check_shape
@@ -72,8 +72,7 @@ def plan(
 
 
 def _check_current(current: Placement, num_layers: int, num_experts: int, num_slots: int, num_ranks: int) -> None:
-    if not isinstance(current, Placement):
-        raise ConfigError(f"current is {shown(current)}; it must be a thalweg.eplb.Placement")
+    check_placement("current", current)
     found = (current.num_layers, current.num_experts, current.num_slots, current.num_ranks)
     wanted = (num_layers, num_experts, num_slots, num_ranks)
     if found != wanted:

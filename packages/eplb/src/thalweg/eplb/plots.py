@@ -41,7 +41,7 @@ def plot_loads(history: History, before: Placement, after: Placement, path: str 
     Raises ConfigError as `check_plot` does and for placements of different shapes, and OSError.
     """
     check_plot(path)
-    check_same_shape(before, after)
+    check_same_shape(before=before, after=after)
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(13, 3.8), layout="constrained")

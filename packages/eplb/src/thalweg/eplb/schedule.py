@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from thalweg.eplb._checks import require_integer
-from thalweg.interfaces import ConfigError, StepKind
+from thalweg.interfaces import ConfigError, StepKind, shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class ScheduleConfig:
     """How often experts are rearranged.
 
     A mixed engine prefills and decodes; there prefill steps are neither recorded nor counted, because their loads say
-    little about decode steps.
+    little about decode steps. Raises ConfigError for values that are none, and options that would do nothing.
     """
 
     interval: int = 0
@@ -37,6 +37,14 @@ class ScheduleConfig:
     def __post_init__(self) -> None:
         for name in ("interval", "window"):
             require_integer(name, getattr(self, name), 0)
+        for name in ("is_mixed", "after_prefill"):
+            value = getattr(self, name)
+            if not isinstance(value, bool):
+                raise ConfigError(f"{name} is {shown(value)}; it must be True or False")
+        if self.after_prefill and not self.is_mixed:
+            raise ConfigError(
+                "after_prefill is True; it must be False unless is_mixed, since all prefill steps count then"
+            )
         if self.interval and not 1 <= self.window <= self.interval:
             raise ConfigError(f"window is {self.window}; with interval {self.interval} it must be 1..{self.interval}")
 

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
+LARGEST_SIZE = 65_536
+"""Experts, slots, ranks or layers of a layout, at most: far above any model, far below what int32 tables can number."""
+
 
 class Workload(Enum):
     """What a group of ranks computes; decides how many copies are worth their memory."""
@@ -33,10 +36,11 @@ class Workload(Enum):
 def redundant_slots(num_experts: int, minimum: int, num_ranks: int, *, layout: str = "experts") -> int:
     """The smallest number of redundant slots, at least `minimum`, that lets every rank own equally many slots.
 
-    layout: names the layers in the warning that is logged when the minimum is not met exactly.
+    layout: names the layers in the warning that is logged when the minimum is not met exactly. Raises ConfigError for
+    a size outside 1..LARGEST_SIZE and a minimum outside 0..LARGEST_SIZE.
     """
     for name, value, least in (("num_experts", num_experts, 1), ("minimum", minimum, 0), ("num_ranks", num_ranks, 1)):
-        require_integer(name, value, least)
+        require_integer(name, value, least, LARGEST_SIZE)
     redundant = minimum + -(num_experts + minimum) % num_ranks
     if redundant != minimum:
         _log.warning(
@@ -52,9 +56,9 @@ def initial_slots(num_layers: int, num_experts: int, num_slots: int) -> NDArray[
 
 
 def check_shape(num_experts: int, num_slots: int, num_ranks: int) -> None:
-    """ConfigError unless the slots hold every expert and divide over the ranks."""
+    """ConfigError unless the slots hold every expert, divide over the ranks, and no size is above LARGEST_SIZE."""
     for name, value in (("num_experts", num_experts), ("num_slots", num_slots), ("num_ranks", num_ranks)):
-        require_integer(name, value, 1)
+        require_integer(name, value, 1, LARGEST_SIZE)
     if num_slots < num_experts:
         raise ConfigError(f"num_slots is {num_slots}; {num_experts} experts need at least as many")
     if num_slots % num_ranks:

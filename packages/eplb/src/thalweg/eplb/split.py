@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from thalweg.eplb._checks import require_int32, require_integer
 from thalweg.eplb._core import Splitter
+from thalweg.eplb.placement import check_placement
 from thalweg.interfaces import ConfigError
 
 if TYPE_CHECKING:
@@ -44,12 +45,14 @@ class TokenSplit(Protocol):
 class StepSplit:
     """TokenSplit on the host, for one placement.
 
-    All tokens of an expert are given out, whole ones.
+    All tokens of an expert are given out, whole ones. Raises ConfigError for what is no placement or number of sweeps.
     """
 
     def __init__(self, placement: Placement, sweeps: int = DEFAULT_SWEEPS) -> None:
+        check_placement("placement", placement)
         check_sweeps(sweeps)
         self._sweeps = sweeps
+        self._num_layers = placement.num_layers
         self._core = Splitter(placement.logical_of_physical, placement.num_ranks, placement.num_experts)
 
     def split(self, tokens: NDArray[Any]) -> NDArray[np.int32]:
@@ -65,8 +68,10 @@ class StepSplit:
     def split_layer(self, layer: int, tokens: NDArray[Any]) -> NDArray[np.int32]:
         """[slots] tokens that each slot of one layer gets, since a step knows the counts of a layer when it is there.
 
-        tokens: [experts], otherwise like `split`.
+        tokens: [experts], otherwise like `split`. Raises ConfigError for a layer that the placement does not have, too.
         """
+        if type(layer) is not int or not 0 <= layer < self._num_layers:  # the quick half of the check
+            require_integer("layer", layer, 0, self._num_layers - 1)
         try:
             return self._core.split_layer(layer, as_int32(tokens), self._sweeps)
         except ValueError as error:
@@ -79,7 +84,7 @@ def check_sweeps(sweeps: int) -> None:
 
 
 def as_int32(tokens: NDArray[Any]) -> NDArray[np.int32]:
-    """The counts as a contiguous int32 array; ConfigError where they are no integers of its range."""
-    if tokens.dtype != np.int32:
+    """The counts as a contiguous int32 array; ConfigError where they are no array of integers of its range."""
+    if not isinstance(tokens, np.ndarray) or tokens.dtype != np.int32:
         require_int32("tokens", tokens)
     return np.ascontiguousarray(tokens, np.int32)

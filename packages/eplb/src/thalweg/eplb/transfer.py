@@ -62,8 +62,8 @@ def plan_transfers(
     """The moves from one placement of a layer to another; the same on every rank.
 
     old, new: [slots] logical expert in each slot; rank r has slots r * slots / ranks onwards. pairing: chooses who
-    sends where several ranks hold an expert. Raises ConfigError when the shapes differ, ranks do not divide the slots,
-    or `new` has an expert that `old` lacks.
+    sends where several ranks hold an expert. Raises ConfigError for what are no arrays of integers >= 0, when the
+    shapes differ, ranks do not divide the slots, or `new` has an expert that `old` lacks.
     """
     _check_slots(old, new, num_ranks)
     old_rows, new_rows = (np.reshape(slots, (num_ranks, -1)).tolist() for slots in (old, new))
@@ -93,8 +93,8 @@ def plan_transfers(
 def keep_in_place(old: NDArray[Any], new: NDArray[Any], num_ranks: int) -> NDArray[np.int32]:
     """`new` with the slots of each rank in another order, so that experts which stay on a rank stay in their slots.
 
-    old, new: [slots] logical expert in each slot of one layer. Raises ConfigError when the shapes differ or ranks do
-    not divide the slots.
+    old, new: [slots] logical expert in each slot of one layer. Raises ConfigError for what are no arrays of integers
+    >= 0, when the shapes differ or ranks do not divide the slots.
     """
     _check_slots(old, new, num_ranks)
     old_rows, new_rows = (slots.reshape(num_ranks, -1).tolist() for slots in (old, new))
@@ -103,10 +103,10 @@ def keep_in_place(old: NDArray[Any], new: NDArray[Any], num_ranks: int) -> NDArr
 
 
 def _check_slots(old: NDArray[Any], new: NDArray[Any], num_ranks: int) -> None:
-    if old.ndim != 1 or old.shape != new.shape:
-        raise ConfigError(f"old is {old.shape} and new {new.shape}; both must be [slots]")
     require_integers("old", old)
     require_integers("new", new)
+    if old.ndim != 1 or old.shape != new.shape:
+        raise ConfigError(f"old is {old.shape} and new {new.shape}; both must be [slots]")
     require_integer("num_ranks", num_ranks, 1)
     if len(old) % num_ranks:
         raise ConfigError(f"{len(old)} slots do not divide over {num_ranks} ranks")

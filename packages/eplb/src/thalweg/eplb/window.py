@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from thalweg.eplb._checks import require_int32, require_integer
+from thalweg.eplb._checks import require_array, require_int32, require_integer, require_within
 from thalweg.interfaces import ConfigError
 
 
@@ -34,19 +34,21 @@ class CountingWindow:
         """Add a step; the oldest one leaves a full window.
 
         tokens_of_slot: [layers, slots] integers >= 0, what each local slot received in this step. logical_of_slot:
-        [layers, slots] the logical expert that was in it. Raises ConfigError for other shapes or values.
+        [layers, slots] the logical expert that was in it. Raises ConfigError for what are no arrays of integers, and
+        other shapes or values.
         """
         _, num_layers, num_experts = self._rows.shape
+        for name, values in (("tokens_of_slot", tokens_of_slot), ("logical_of_slot", logical_of_slot)):
+            require_array(name, values, 2, f"[{num_layers} layers, local slots]")
         if tokens_of_slot.shape != logical_of_slot.shape or tokens_of_slot.shape[:1] != (num_layers,):
             raise ConfigError(
                 f"tokens_of_slot is {tokens_of_slot.shape} and logical_of_slot {logical_of_slot.shape}; both must be"
                 f" [{num_layers} layers, local slots]"
             )
         require_int32("tokens_of_slot", tokens_of_slot)
-        if ((logical_of_slot < 0) | (logical_of_slot >= num_experts)).any():
-            raise ConfigError(f"logical_of_slot has experts outside 0..{num_experts - 1}")
+        require_within("logical_of_slot", logical_of_slot, 0, num_experts - 1)
         tokens = np.zeros((num_layers, num_experts), np.int64)
-        np.add.at(tokens, (np.arange(num_layers)[:, None], logical_of_slot), tokens_of_slot)
+        np.add.at(tokens, (np.arange(num_layers)[:, None], logical_of_slot), tokens_of_slot.astype(np.int64))
         require_int32("the sum over copies of an expert", tokens)
         self._rows[self._num_recorded % len(self._rows)] = tokens
         self._num_recorded += 1

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import os
 from dataclasses import dataclass
 
+from thalweg.eplb._checks import require_integer
 from thalweg.eplb.files import read_history, read_placement
 from thalweg.eplb.history import History
 from thalweg.eplb.placement import Placement
-from thalweg.eplb.slots import redundant_slots
+from thalweg.eplb.slots import LARGEST_SIZE, redundant_slots
 from thalweg.interfaces import ConfigError
 
 
@@ -57,6 +59,20 @@ def read_layout(arguments: argparse.Namespace) -> Layout:
         return Layout(history, current.num_slots, current.num_ranks, current)
     if arguments.ranks is None:
         raise ConfigError("--ranks is missing; it is needed without --current")
+    require_integer("--ranks", arguments.ranks, 1, LARGEST_SIZE)
+    if arguments.redundant is not None:
+        require_integer("--redundant", arguments.redundant, 0, LARGEST_SIZE)
     num_experts, minimum = history.shape[2], arguments.ranks if arguments.redundant is None else arguments.redundant
     redundant = redundant_slots(num_experts, minimum, arguments.ranks, layout=arguments.history)
     return Layout(history, num_experts + redundant, arguments.ranks, None)
+
+
+def check_output(path: str) -> None:
+    """Raise ConfigError unless the file that --output names can be written; leaves what is there as it is."""
+    existed = os.path.lexists(path)
+    try:
+        open(path, "ab").close()
+        if not existed:
+            os.remove(path)
+    except OSError as error:
+        raise ConfigError(f"--output {path} cannot be written: {error.strerror}") from None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import time
 
-from thalweg.eplb.cli.layout import add_layout_arguments, read_layout
+from thalweg.eplb.cli.layout import add_layout_arguments, check_output, read_layout
 from thalweg.eplb.files import write_placement
 from thalweg.eplb.metrics import imbalance, imbalance_per_layer, moved_slots, rank_loads
 from thalweg.eplb.planner import DEFAULT_PLANNER, PLANNERS, plan
@@ -21,6 +21,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print imbalance and moved slots of every layer; write the placement where asked."""
+    if arguments.output is not None:
+        check_output(arguments.output)
     layout = read_layout(arguments)
     history, before = layout.history, layout.before
     started = time.process_time()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from thalweg.eplb.cli.layout import add_layout_arguments, read_layout
+from thalweg.eplb.cli.layout import add_layout_arguments, check_output, read_layout
 from thalweg.eplb.files import read_placement
 from thalweg.eplb.plots import check_plot, plot_loads
 
@@ -19,6 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Write the picture."""
     check_plot(arguments.output)
+    check_output(arguments.output)
     layout = read_layout(arguments)
     plot_loads(layout.history, layout.before, read_placement(arguments.after), arguments.output)
     return 0

@@ -13,9 +13,9 @@ import torch
 from thalweg.eplb.background import run_in_background
 from thalweg.eplb.executors.live_tables import LiveTables
 from thalweg.eplb.executors.staging import SideStream, StagedLayer, copy_expert, record_event
-from thalweg.eplb.placement import Placement, check_same_shape
+from thalweg.eplb.placement import Placement, check_placement, check_same_shape
 from thalweg.eplb.transfer import LayerTransfers, plan_transfers
-from thalweg.interfaces import Communicator, ConfigError, InvariantError, PeerDiedError
+from thalweg.interfaces import Communicator, ConfigError, InvariantError, PeerDiedError, ThalwegError
 
 _NUM_STAGED = 2
 """One layer is being staged while the one before it waits for the switch."""
@@ -49,6 +49,7 @@ class Rearranger:
         transport: Transport,
         communicator: Communicator,
     ) -> None:
+        check_placement("placement", placement)
         _check_weights(weights, placement)
         if communicator.size != placement.num_ranks:
             raise ConfigError(
@@ -69,7 +70,8 @@ class Rearranger:
         self._num_staged = 0
         self._room = threading.Semaphore()
         self._staging: Future[None] | None = None
-        self._failure: PeerDiedError | None = None
+        self._end: ThalwegError | None = None
+        """Why no more layers move: a rank was lost, or nobody wants it."""
 
     @property
     def placement(self) -> Placement:
@@ -89,14 +91,14 @@ class Rearranger:
     def start(self, target: Placement) -> None:
         """Begin to move; all ranks do so in the same step and with the same target. Layers that stay cost nothing.
 
-        Raises ConfigError for a target of another shape, InvariantError while experts are moving, and what `advance`
-        raised if a rank was lost.
+        Raises ConfigError for a target of another shape, InvariantError while experts are moving or after `close`, and
+        what `advance` raised if a rank was lost.
         """
-        if self._failure is not None:
-            raise self._failure
+        if self._end is not None:
+            raise self._end
         if self._staging is not None:
             raise InvariantError("experts are moving; the next rearrangement can start when that has ended")
-        check_same_shape(self._placement, target)
+        check_same_shape(placement=self._placement, target=target)
         changed = (self._placement.logical_of_physical != target.logical_of_physical).any(axis=1)
         self._layers, self._plans = np.flatnonzero(changed).tolist(), []
         self._target = target
@@ -111,15 +113,16 @@ class Rearranger:
 
         Raises PeerDiedError, on every rank that is left and naming the lost one, when a transfer was not completed or a
         rank is gone. Then no more layers move, those that have not switched are as before, and every call raises again.
+        InvariantError after `close`.
         """
-        if self._failure is not None:
-            raise self._failure
+        if self._end is not None:
+            raise self._end
         if self._staging is None:
             return []
         try:
             agreed = self._agree(self._staging)
         except PeerDiedError as error:
-            self._failure = error
+            self._end_with(error)
             raise
         switched = self._layers[self._num_switched : agreed]
         for index, layer in enumerate(switched, self._num_switched):
@@ -134,6 +137,20 @@ class Rearranger:
         if agreed == len(self._layers):
             self._staging = None
         return switched
+
+    def close(self) -> None:
+        """Move no more layers, for instance because the engine ends; may be called again.
+
+        Does not wait for the thread that stages them: it ends after the transfers of the layer that it is at, at the
+        latest when the transport gives up on them. Ranks that go on count this one as lost.
+        """
+        if self._end is None:
+            self._end_with(InvariantError("this rearranger was closed; no more experts move"))
+
+    def _end_with(self, reason: ThalwegError) -> None:
+        """Let every later call raise the reason, and the staging thread end, which may wait for a switch."""
+        self._end = reason
+        self._room.release()
 
     def _agree(self, staging: Future[None]) -> int:
         """How many layers all ranks have staged. Raises PeerDiedError if some rank cannot stage another."""
@@ -157,6 +174,8 @@ class Rearranger:
                 plan = plan_transfers(old.logical_of_physical[layer], new.logical_of_physical[layer], new.num_ranks)
                 self._plans.append(plan)
                 self._room.acquire()
+                if self._end is not None:
+                    return
                 staged = self._staged[index % _NUM_STAGED]
                 self._stream.wait_for(staged.free)
                 self._stage(plan, self._weights[layer], staged.weights)
