@@ -229,4 +229,4 @@ def test_settings_that_make_no_sense_are_refused(fields: dict[str, Any], message
 
 def test_counts_without_a_finite_sum_are_refused() -> None:
     with pytest.raises(ConfigError, match="it must be finite"):
-        plan(np.full((1, 1, 8), 1e308), 8, 4)
+        SearchPlanner().plan(np.full((1, 1, 8), 1e308), 8, 4, None)
