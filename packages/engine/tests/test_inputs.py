@@ -3,7 +3,7 @@
 prepare_prompt.json, prepare_decode.json and prepare_sampler.json use their own names; the tests map ours to them.
 Recorded keys that nothing here produces, and why:
   gate_force_random                 a benchmark option that is not offered
-  yoco_*                            bounded replay: not available in this version (its other keys are compared)
+  yoco_*                            bounded replay: the cache package compares more cases of it
   kv_ca_index_offset_len            compressed streams without an indexer: every config that has one is refused
                                     (a recorded dense ratio is built like a sparse one; ks, ke, klen are then extra)
   cu_seqlens_k                      no op reads it

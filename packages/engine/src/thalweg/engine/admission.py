@@ -35,6 +35,8 @@ class Limits:
     """Blocks of the cache, the null block included."""
     token_blacklist: tuple[int, ...] = ()
     """Token ids that are never drawn."""
+    has_prompt_logprobs: bool = True
+    """Whether every token of a prompt has logits: not under bounded replay."""
 
 
 class Admission:
@@ -69,6 +71,11 @@ class Admission:
             prompt_text, prompt = prompt, self._tokenizer.encode(prompt)
         token_ids = self._check_ids(prompt)
         self._check_length(len(token_ids))
+        if sampling_params.prompt_logprobs is not None and not self._limits.has_prompt_logprobs:
+            raise RequestError(
+                f"prompt_logprobs is {sampling_params.prompt_logprobs}; with replay other than 'off' most tokens of "
+                "a prompt have no logits, so only None is accepted"
+            )
         rows = self._sampling_rows(sampling_params)
         stop_strings = self._shared_stop_strings(sampling_params.stop)
         return RequestState(

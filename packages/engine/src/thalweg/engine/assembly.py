@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from thalweg.cache import CacheGeometry, compute_layout, max_sequence_length
+from thalweg.cache import CacheGeometry, ConsumerReplay, ReplayMode, compute_layout, max_sequence_length
 from thalweg.engine.admission import Admission, Limits
 from thalweg.engine.checkpoint import checkpoint_directory
 from thalweg.engine.config import EngineConfig
@@ -41,6 +41,7 @@ from thalweg.engine.tokenizer import Tokenizer
 from thalweg.interfaces import Backend, Communicator, Drafter, load_backend
 from thalweg.kernels import bind
 from thalweg.model import ModelConfig
+from thalweg.model.replay import check_replay
 from thalweg.scheduler import Scheduler
 
 _LOG = logging.getLogger(__name__)
@@ -79,6 +80,7 @@ def build_engine(
     if draft_network is not None:
         check_given_network(draft_network, config)
     geometry = cache_geometry(facts, config, _draft_length(config), has_draft_layers=drafter is None)
+    replay = _replay(config, facts, geometry)
     sizes = _sizes(config, facts, geometry, backend)
     rank = 0 if communicator is None else communicator.rank
     scheduler = _scheduler(core, config, facts, geometry, sizes)
@@ -92,7 +94,7 @@ def build_engine(
             model = load_model(path, config, backend, ops, _longest(config))
         if drafter is None and draft_network is None and _draft_length(config):
             draft_network = load_draft_network(path, model, backend)
-        maker = DeviceMaker(config, backend, ops, geometry, sizes.table_width, model, draft_network, drafter)
+        maker = DeviceMaker(config, backend, ops, geometry, sizes.table_width, model, draft_network, drafter, replay)
         if backend.memory() is not None:
             sizes = _measured_sizes(maker, facts, communicator)
             scheduler = _scheduler(core, config, facts, geometry, sizes)
@@ -158,6 +160,14 @@ def cache_geometry(
 def _draft_length(config: EngineConfig) -> int:
     """Of a settled configuration."""
     return config.speculation.draft_length or 0
+
+
+def _replay(config: EngineConfig, facts: ModelConfig, geometry: CacheGeometry) -> ConsumerReplay:
+    """How much of a prompt the consumer layers compute. Raises ConfigError where the model cannot do that."""
+    replay = ConsumerReplay.of(geometry, config.replay.mode, config.replay.keep_tokens)
+    if replay.mode is not ReplayMode.OFF:
+        check_replay(facts)
+    return replay
 
 
 def _tokenizer(config: EngineConfig, facts: ModelConfig, path: Path) -> Tokenizer:
@@ -239,7 +249,7 @@ def _scheduler(
         draft_length=_draft_length(config),
         tail_length=tail_length(facts),
         vocab_size=facts.vocab_size,
-        flops_model=flops_model(facts),
+        flops_model=flops_model(facts, replay=config.replay.mode, replay_keep_tokens=config.replay.keep_tokens),
     )
 
 
@@ -252,6 +262,7 @@ def _admission(
         geometry.tokens_per_block,
         sizes.num_blocks,
         config.sampling.token_blacklist,
+        has_prompt_logprobs=config.replay.mode == "off",
     )
     return Admission(tokenizer, limits, config.seed)
 

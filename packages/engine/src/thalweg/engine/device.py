@@ -14,7 +14,7 @@ from thalweg.engine.inputs import StepInputs
 from thalweg.engine.row_reports import RowDraws, RowLogprobs
 from thalweg.engine.sampler_inputs import SamplerInputs
 from thalweg.interfaces import StepPlan
-from thalweg.model.metadata import DecodeMetadata, ForwardBatch, PrefillMetadata
+from thalweg.model.metadata import ConsumerMetadata, DecodeMetadata, ForwardBatch, PrefillMetadata
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +30,13 @@ class Prepared:
     state_slots: torch.Tensor
     """int32 [N]"""
     selected_rows: torch.Tensor | None
-    """int64 [S] query rows whose logits are needed; None = all."""
+    """int64 [S] rows that the model returns whose logits are needed; None = all."""
     host_query_lengths: torch.Tensor | None = None
     """int32 [N] copy of redistributed lengths for the host, on its way."""
     num_padding: int = 0
     """Rows at the end of `batch` and `metadata` that belong to no sequence of the step."""
+    consumers: ConsumerMetadata | None = None
+    """Of a prefill under bounded replay: the rows that the last layers run over, and that the model returns."""
 
     @property
     def token_ids(self) -> torch.Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from thalweg.cache import CacheGeometry, CachePools, MetadataShape
+from thalweg.cache import CacheGeometry, CachePools, ConsumerReplay, MetadataShape
 from thalweg.engine.config import EngineConfig
 from thalweg.engine.drafting import cached_drafter
 from thalweg.engine.graphs import graph_sizes
@@ -36,6 +36,7 @@ class DeviceMaker:
     network: LoadedDraftNetwork | None
     """Of the checkpoint's drafter; None without drafts, or with a drafter of the caller's own."""
     own_drafter: Drafter | None = None
+    replay: ConsumerReplay | None = None
 
     @property
     def draft_length(self) -> int:
@@ -61,7 +62,8 @@ class DeviceMaker:
 
     def inputs(self) -> InputBuilder:
         """What makes the host's part of the inputs."""
-        return InputBuilder(MetadataShape.of(self.geometry), compressed_vocabulary(self.model), self.step_sizes)
+        shape, vocabulary = MetadataShape.of(self.geometry), compressed_vocabulary(self.model)
+        return InputBuilder(shape, vocabulary, self.step_sizes, self.replay)
 
     def device(self, num_blocks: int, num_state_slots: int) -> ModelDevice:
         """The device work over new pools. Raises CapacityError where there is not so much memory."""

@@ -12,7 +12,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from thalweg.cache import MetadataShape, PrefillArrays, build_prefill_metadata
+from thalweg.cache import (
+    ConsumerArrays,
+    ConsumerReplay,
+    MetadataShape,
+    PrefillArrays,
+    build_consumer_metadata,
+    build_prefill_metadata,
+)
 from thalweg.engine.graphs import size_for
 from thalweg.engine.token_rows import CompressedVocabulary, TokenRows, build_token_rows
 from thalweg.interfaces import StepKind, StepPlan
@@ -31,6 +38,8 @@ class PrefillInputs:
     """[N]"""
     context_lengths: NDArray[np.int32]
     """[N]"""
+    consumers: ConsumerArrays | None
+    """What the consumer layers run over under bounded replay; None = what all others do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,10 +94,18 @@ class InputBuilder:
     """Builds the inputs of any plan of one deployment.
 
     shape: the lengths of the cache. sizes: ascending numbers of query tokens; given, decode steps are padded to them.
+    replay: how much of their prompts the consumer layers compute; None = all.
     """
 
-    def __init__(self, shape: MetadataShape, vocabulary: CompressedVocabulary, sizes: Sequence[int] = ()) -> None:
+    def __init__(
+        self,
+        shape: MetadataShape,
+        vocabulary: CompressedVocabulary,
+        sizes: Sequence[int] = (),
+        replay: ConsumerReplay | None = None,
+    ) -> None:
         self._shape = shape
+        self._replay = replay
         self._sizes = sizes
         self._vocabulary = vocabulary
 
@@ -150,7 +167,12 @@ class InputBuilder:
             plan.window_valid_start,
         )
         rows = build_token_rows(plan, self._vocabulary)
-        return PrefillInputs(rows, metadata, plan.query_lengths, plan.context_lengths)
+        consumers = None
+        if self._replay is not None:
+            consumers = build_consumer_metadata(
+                self._shape, metadata, self._replay, plan.committed_lengths, plan.window_valid_start
+            )
+        return PrefillInputs(rows, metadata, plan.query_lengths, plan.context_lengths, consumers)
 
     def _decode(self, plan: StepPlan) -> DecodeInputs:
         token_ids = np.concatenate((plan.tail_token_ids[:, -1:], plan.draft_token_ids), axis=1)

@@ -17,7 +17,7 @@ from thalweg.engine.sample_stage import SampleStage
 from thalweg.engine.sampler_inputs import SamplerInputs
 from thalweg.interfaces import Backend, Drafter, InvariantError, StepPlan, TargetRows
 from thalweg.model import CachedDrafter, Model, NativeModel, TargetFeatures
-from thalweg.model.metadata import DecodeMetadata, ForwardBatch, PrefillMetadata
+from thalweg.model.metadata import ConsumerMetadata, DecodeMetadata, ForwardBatch, PrefillMetadata
 
 
 class ModelDevice:
@@ -79,6 +79,8 @@ class ModelDevice:
         hidden, *seen = (rows[:count] for rows in self._rows(prepared))
         if self._drafter is not None:
             positions, slots = prepared.batch.positions[:count], prepared.metadata.window_store_slots[:count]
+            if prepared.consumers is not None:
+                positions, slots = prepared.consumers.positions, prepared.consumers.window_store_slots
             self._drafter.observe(TargetRows(seen[0] if seen else None, positions, slots))
         selected = hidden if prepared.selected_rows is None else hidden[prepared.selected_rows]
         is_decode = prepared.selected_rows is None
@@ -130,14 +132,22 @@ class ModelDevice:
         """Final rows [T, h] of the pass and, if a drafter reads layers, their features [T, ...], padding included."""
         metadata = prepared.metadata
         if self._graphs is None or isinstance(metadata, PrefillMetadata):
-            return self._pass(prepared.batch, metadata)
+            return self._pass(prepared.batch, metadata, prepared.consumers)
         return self._graphs.run(tensors_of(prepared.batch, metadata))
 
-    def _pass(self, batch: ForwardBatch, metadata: PrefillMetadata | DecodeMetadata) -> Sequence[torch.Tensor]:
+    def _pass(
+        self,
+        batch: ForwardBatch,
+        metadata: PrefillMetadata | DecodeMetadata,
+        kept: ConsumerMetadata | None = None,
+    ) -> Sequence[torch.Tensor]:
         memory: Any = self.model.paged_memory(self.pools, metadata, batch.positions)
+        consumers: Any = None
+        if kept is not None and isinstance(metadata, PrefillMetadata):
+            consumers = self.model.consumer_pass(self.pools, metadata, kept, batch)
         layers = () if self._drafter is None else self._drafter.target_layer_ids
         features = TargetFeatures(layers) if layers else None
-        hidden = self.model.forward(batch, memory, features=features)
+        hidden = self.model.forward(batch, memory, features=features, consumers=consumers)
         return (hidden,) if features is None else (hidden, features.joined())
 
     @staticmethod

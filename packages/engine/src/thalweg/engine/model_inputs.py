@@ -17,7 +17,7 @@ from thalweg.engine.inputs import DecodeInputs, PrefillInputs, StepInputs
 from thalweg.engine.token_rows import CompressedVocabulary
 from thalweg.engine.upload import Uploader
 from thalweg.interfaces import Backend
-from thalweg.model.metadata import DecodeMetadata, ForwardBatch, PrefillMetadata
+from thalweg.model.metadata import ConsumerMetadata, DecodeMetadata, ForwardBatch, PrefillMetadata
 
 _UPLOADED = (
     "query_lengths",
@@ -78,16 +78,20 @@ class ModelInputs:
                 "metadata": inputs.metadata.metadata(),
                 "query_lengths": inputs.query_lengths,
                 "context_lengths": inputs.context_lengths,
+                "consumers": None if inputs.consumers is None else inputs.consumers.metadata(),
             }
         )
         query_lengths, metadata = moved["query_lengths"], PrefillMetadata(**moved["metadata"])
+        consumers = None if moved["consumers"] is None else ConsumerMetadata(**moved["consumers"])
+        row_counts = query_lengths.long() if consumers is None else consumers.query_offsets.long().diff()
         return Prepared(
             batch=ForwardBatch(**moved["batch"]),
             metadata=metadata,
             query_lengths=query_lengths,
             context_lengths=moved["context_lengths"],
             state_slots=metadata.state_slots,
-            selected_rows=query_lengths.long().cumsum(0) - 1,
+            selected_rows=row_counts.cumsum(0) - 1,
+            consumers=consumers,
         )
 
     def _decode(self, inputs: DecodeInputs, left: Sampled | None, redistribute: bool) -> Prepared:

@@ -120,16 +120,20 @@ class BackendConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayConfig:
-    """Bounded replay of long prompts: not available in this version, so only `off`."""
+    """Bounded replay of prompts, bounded_replay.md 3. That the numbers fit the model is checked with the model."""
 
     mode: Literal["off", "mask", "compact"] = "off"
+    """off: every layer computes every token of a prompt. compact: the consumer layers compute its end only. mask: they
+    compute all and see what compact sees, the yardstick of compact."""
     keep_tokens: int = 0
+    """How long that end is: at least the window and what drafts can take back. Without meaning where mode is off."""
 
     def __post_init__(self) -> None:
-        reason = "this version has no bounded replay"
         require_choice("replay", self.mode, ("off", "mask", "compact"))
-        require_default("replay", self.mode, "off", reason)
-        require_default("replay_keep_tokens", self.keep_tokens, 0, reason)
+        if not is_int(self.keep_tokens) or not 0 <= self.keep_tokens < 1 << 31:
+            raise ConfigError(
+                f"replay_keep_tokens is {shown(self.keep_tokens)}; it must be an integer from 0 to 2**31-1"
+            )
 
 
 def _is_pair(value: object) -> bool:
