@@ -142,12 +142,13 @@ class ModelDevice:
         kept: ConsumerMetadata | None = None,
     ) -> Sequence[torch.Tensor]:
         memory: Any = self.model.paged_memory(self.pools, metadata, batch.positions)
-        consumers: Any = None
-        if kept is not None and isinstance(metadata, PrefillMetadata):
-            consumers = self.model.consumer_pass(self.pools, metadata, kept, batch)
         layers = () if self._drafter is None else self._drafter.target_layer_ids
         features = TargetFeatures(layers) if layers else None
-        hidden = self.model.forward(batch, memory, features=features, consumers=consumers)
+        if kept is not None and isinstance(metadata, PrefillMetadata):
+            consumers: Any = self.model.consumer_pass(self.pools, metadata, kept, batch)
+            hidden = self.model.forward(batch, memory, features=features, consumers=consumers)
+        else:
+            hidden = self.model.forward(batch, memory, features=features)
         return (hidden,) if features is None else (hidden, features.joined())
 
     @staticmethod
