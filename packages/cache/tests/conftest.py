@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
@@ -26,6 +28,10 @@ from thalweg.cache import (
 from thalweg.kernels import RecordFormat
 from thalweg.kernels.reference import cache, metadata
 from thalweg.kernels.reference.compressor import pool_decode, pool_groups, pool_prefill
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from cache_testing.geometries import TINY
 
 WINDOW = 128
 DRAFTS = 5
@@ -348,18 +354,7 @@ def compressor_ring() -> Callable[[int, int, int], int]:
 
 @pytest.fixture
 def tiny_geometry() -> CacheGeometry:
-    return CacheGeometry(
-        num_layers=7,
-        compress_ratios=(0, 0, 2, 2, 1, 1, 1),
-        kv_source_layers=(2, 4),
-        index_key_source_layers=(2, 4),
-        head_dim=64,
-        index_head_dim=32,
-        window_size=16,
-        num_draft_layers=1,
-        draft_length=3,
-        tokens_per_block=16,
-    )
+    return TINY
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from cache_testing.geometries import RELEASED, TINY
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -17,29 +18,6 @@ from thalweg.interfaces import CacheViews, ConfigError
 from thalweg.kernels import RecordFormat
 
 RECORDED = json.loads((Path(__file__).parent / "golden/cache/layout.json").read_text())
-RELEASED = CacheGeometry(
-    num_layers=40,
-    compress_ratios=(0, 0) + (2,) * 18 + (1,) * 20,
-    kv_source_layers=(2, 8, 14, 20),
-    index_key_source_layers=(2, 8, 14, 20),
-    head_dim=512,
-    index_head_dim=128,
-    window_size=128,
-    num_draft_layers=3,
-    draft_length=5,
-)
-TINY = CacheGeometry(
-    num_layers=7,
-    compress_ratios=(0, 0, 2, 2, 1, 1, 1),
-    kv_source_layers=(2, 4),
-    index_key_source_layers=(2, 4),
-    head_dim=64,
-    index_head_dim=32,
-    window_size=16,
-    num_draft_layers=1,
-    draft_length=3,
-    tokens_per_block=16,
-)
 GEOMETRIES = [
     RELEASED,
     replace(RELEASED, extra_ring=128),

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cache_testing.geometries import RELEASED
 from numpy.typing import NDArray
 
 from thalweg.cache import (
-    CacheGeometry,
     ConsumerReplay,
     MetadataShape,
     PrefillArrays,
@@ -27,17 +27,6 @@ from thalweg.interfaces import ConfigError
 
 RECORDED = json.loads((Path(__file__).parent / "golden/bounded_replay/prompt_metadata.json").read_text())
 MODES = (ReplayMode.MASK, ReplayMode.COMPACT)
-RELEASED = CacheGeometry(
-    num_layers=40,
-    compress_ratios=(0, 0) + (2,) * 18 + (1,) * 20,
-    kv_source_layers=(2, 8, 14, 20),
-    index_key_source_layers=(2, 8, 14, 20),
-    head_dim=512,
-    index_head_dim=128,
-    window_size=128,
-    num_draft_layers=3,
-    draft_length=5,
-)
 OFF, COMPACT = ConsumerReplay.of(RELEASED, "off", 0), ConsumerReplay.of(RELEASED, "compact", 140)
 
 

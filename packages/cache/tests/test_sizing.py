@@ -8,9 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from cache_testing.geometries import RELEASED
 
 from thalweg.cache import (
-    CacheGeometry,
     agree_num_blocks,
     block_table_width,
     check_num_blocks,
@@ -23,17 +23,6 @@ from thalweg.cache import (
 )
 from thalweg.interfaces import CapacityError, ConfigError
 
-RELEASED = CacheGeometry(
-    num_layers=40,
-    compress_ratios=(0, 0) + (2,) * 18 + (1,) * 20,
-    kv_source_layers=(2, 8, 14, 20),
-    index_key_source_layers=(2, 8, 14, 20),
-    head_dim=512,
-    index_head_dim=128,
-    window_size=128,
-    num_draft_layers=3,
-    draft_length=5,
-)
 LAYOUT = compute_layout(RELEASED)
 
 

@@ -9,23 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from cache_testing.geometries import RELEASED, TINY
 
 from thalweg.cache import CacheGeometry, CachePools, StateExchange
 from thalweg.interfaces import ConfigError
 
 RECORDED = sorted((Path(__file__).parent / "golden/cache").glob("ring_*.npz"))
-GEOMETRY = CacheGeometry(
-    num_layers=7,
-    compress_ratios=(0, 0, 2, 2, 1, 1, 1),
-    kv_source_layers=(2, 4),
-    index_key_source_layers=(2, 4),
-    head_dim=64,
-    index_head_dim=32,
-    window_size=16,
-    num_draft_layers=1,
-    draft_length=3,
-    tokens_per_block=16,
-)
 
 
 def random_pools(geometry: CacheGeometry, seed: int) -> CachePools:
@@ -77,8 +66,8 @@ def test_rings_change_length_as_recorded(path: Path) -> None:
 @pytest.mark.parametrize("full", [False, True])
 @pytest.mark.parametrize("end", [32, 48, 1600])
 def test_another_engine_finds_every_row_where_it_looks(extra: int, other: int, full: bool, end: int) -> None:
-    source = random_pools(replace(GEOMETRY, extra_ring=extra), 1)
-    target = random_pools(replace(GEOMETRY, extra_ring=other), 2)
+    source = random_pools(replace(TINY, extra_ring=extra), 1)
+    target = random_pools(replace(TINY, extra_ring=other), 2)
     before, given, taken = target.states.clone(), StateExchange(source), StateExchange(target)
     data = torch.full((given.full_bytes if full else given.stored_bytes,), 0xA5, dtype=torch.uint8)
     given.export_state(1, end, data, full=full)
@@ -101,11 +90,11 @@ def test_another_engine_finds_every_row_where_it_looks(extra: int, other: int, f
 @pytest.mark.parametrize("extra", [0, 30])
 @pytest.mark.parametrize(("end", "valid"), [(16, 0), (32, 20), (32, 32), (48, 3)])
 def test_rows_below_the_valid_start_leave_as_zeros(extra: int, end: int, valid: int) -> None:
-    source = random_pools(replace(GEOMETRY, extra_ring=extra), 3)
+    source = random_pools(replace(TINY, extra_ring=extra), 3)
     exchange = StateExchange(source)
     data = torch.full((exchange.stored_bytes,), 0xA5, dtype=torch.uint8)
     exchange.export_state(2, end, data, full=False, valid_start=valid)
-    target = CachePools(GEOMETRY, 2, 2)
+    target = CachePools(TINY, 2, 2)
     StateExchange(target).import_state(1, end, data)
     for layer in range(4):
         for position in range(max(end - 20, -20), end):
@@ -117,25 +106,14 @@ def test_rows_below_the_valid_start_leave_as_zeros(extra: int, end: int, valid: 
 
 
 def test_the_released_model_has_its_published_sizes() -> None:
-    released = CacheGeometry(
-        num_layers=40,
-        compress_ratios=(0, 0) + (2,) * 18 + (1,) * 20,
-        kv_source_layers=(2, 8, 14, 20),
-        index_key_source_layers=(2, 8, 14, 20),
-        head_dim=512,
-        index_head_dim=128,
-        window_size=128,
-        num_draft_layers=3,
-        draft_length=5,
-        extra_ring=268,
-    )
+    released = replace(RELEASED, extra_ring=268)
     exchange = StateExchange(CachePools(released, 1, 2))
     assert (exchange.stored_bytes, exchange.full_bytes) == (1_415_040, 3_128_928)
 
 
 def refused(**change: Any) -> None:
     arguments = {"slot": 1, "end": 32, "full": False, "valid_start": 0} | change
-    exchange = StateExchange(CachePools(GEOMETRY, 2, 2))
+    exchange = StateExchange(CachePools(TINY, 2, 2))
     out = arguments.pop("out", torch.zeros(exchange.stored_bytes, dtype=torch.uint8))
     exchange.export_state(out=out, **arguments)
 
@@ -159,4 +137,4 @@ def test_an_export_that_does_not_fit_is_refused(change: dict[str, Any], message:
 
 def test_an_import_of_another_size_is_refused() -> None:
     with pytest.raises(ConfigError, match="data has 7 bytes"):
-        StateExchange(CachePools(GEOMETRY, 2, 2)).import_state(1, 16, torch.zeros(7, dtype=torch.uint8))
+        StateExchange(CachePools(TINY, 2, 2)).import_state(1, 16, torch.zeros(7, dtype=torch.uint8))

@@ -6,9 +6,9 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from cache_testing.geometries import RELEASED
 
 from thalweg.cache import (
-    CacheGeometry,
     SequenceStart,
     compute_layout,
     format_fingerprint,
@@ -20,26 +20,15 @@ from thalweg.cache import (
 )
 from thalweg.interfaces import ConfigError, LayerSpan
 
-RELEASED = CacheGeometry(
-    num_layers=40,
-    compress_ratios=(0, 0) + (2,) * 18 + (1,) * 20,
-    kv_source_layers=(2, 8, 14, 20),
-    index_key_source_layers=(2, 8, 14, 20),
-    head_dim=512,
-    index_head_dim=128,
-    window_size=128,
-    num_draft_layers=3,
-    draft_length=5,
-    model_key="revision, rotary parameters",
-)
-LAYOUT = compute_layout(RELEASED)
+NAMED = replace(RELEASED, model_key="revision, rotary parameters")
+LAYOUT = compute_layout(NAMED)
 COLD = SequenceStart()
 
 
 @pytest.mark.parametrize("extra", [0, 128, 268])
 @pytest.mark.parametrize("exact_from", [0, 256])
 def test_a_window_may_be_saved_while_the_ring_holds_all_of_it(extra: int, exact_from: int) -> None:
-    layout = compute_layout(replace(RELEASED, extra_ring=extra))
+    layout = compute_layout(replace(NAMED, extra_ring=extra))
     for length in range(exact_from, 1300):
         held = range(max(length - layout.ring_length, exact_from), length)
         want = [
@@ -52,8 +41,8 @@ def test_a_window_may_be_saved_while_the_ring_holds_all_of_it(extra: int, exact_
 
 def test_longer_rings_hold_the_anchors_that_hits_need() -> None:
     for length in range(402, 1500):
-        assert length // 128 * 128 in window_ends(compute_layout(replace(RELEASED, extra_ring=128)), length)
-        ends = window_ends(compute_layout(replace(RELEASED, extra_ring=268)), length)
+        assert length // 128 * 128 in window_ends(compute_layout(replace(NAMED, extra_ring=128)), length)
+        ends = window_ends(compute_layout(replace(NAMED, extra_ring=268)), length)
         assert {length // 128 * 128, (length - 140) // 128 * 128} <= set(ends)
 
 
@@ -99,7 +88,7 @@ def test_waves_follow_the_layers_and_cover_a_block_once() -> None:
 
 
 def test_a_model_without_a_window_has_no_windows_to_save() -> None:
-    layout = compute_layout(replace(RELEASED, window_size=0))
+    layout = compute_layout(replace(NAMED, window_size=0))
     assert plan_save(layout, 256, 0, [1, 2], COLD).window_ends == ()
 
 
@@ -113,13 +102,13 @@ def test_a_plan_that_does_not_fit_is_refused(saved: int, length: int, message: s
 
 
 def test_the_fingerprint_is_stable() -> None:
-    assert len(format_fingerprint(RELEASED)) == 32
-    assert format_fingerprint(RELEASED).hex()[:16] == "360ad89f4bb4c59e"
+    assert len(format_fingerprint(NAMED)) == 32
+    assert format_fingerprint(NAMED).hex()[:16] == "360ad89f4bb4c59e"
 
 
 @pytest.mark.parametrize("change", [{"extra_ring": 128}, {"num_draft_layers": 0}, {"max_backtracking": 6}])
 def test_engines_that_store_the_same_bytes_share_a_fingerprint(change: dict[str, Any]) -> None:
-    assert format_fingerprint(replace(RELEASED, **change)) == format_fingerprint(RELEASED)
+    assert format_fingerprint(replace(NAMED, **change)) == format_fingerprint(NAMED)
 
 
 @pytest.mark.parametrize(
@@ -140,9 +129,9 @@ def test_engines_that_store_the_same_bytes_share_a_fingerprint(change: dict[str,
     ],
 )
 def test_every_fact_that_reinterprets_a_stored_byte_changes_the_fingerprint(change: dict[str, Any]) -> None:
-    assert format_fingerprint(replace(RELEASED, **change)) != format_fingerprint(RELEASED)
+    assert format_fingerprint(replace(NAMED, **change)) != format_fingerprint(NAMED)
 
 
 def test_a_geometry_that_names_no_model_has_no_fingerprint() -> None:
     with pytest.raises(ConfigError, match="model_key is ''"):
-        format_fingerprint(replace(RELEASED, model_key=""))
+        format_fingerprint(replace(NAMED, model_key=""))
